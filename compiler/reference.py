@@ -169,7 +169,7 @@ class _Interpreter:
             case MatMul():
                 return np.asarray(_wide(args[0]) @ _wide(args[1]))
             case Linear():
-                return np.asarray(_wide(args[0]) @ _wide(args[1]).T + _wide(args[2]) if len(args) > 2 else 0))
+                return np.asarray(_wide(args[0]) @ _wide(args[1]).T + (_wide(args[2]) if len(args) > 2 else 0))
             case Embedding():
                 return np.asarray(args[0][args[1]])
             case RmsNorm(eps):
@@ -260,11 +260,17 @@ def unary(fn: UnaryFn, x: Array) -> Array:
     """One pointwise function; transcendental ones go through float64."""
     if fn is UnaryFn.NOT:
         return ~x.astype(bool)
-    if fn in (UnaryFn.NEG, UnaryFn.ABS, UnaryFn.RELU):
-        return np.asarray(np.maximum(x, 0) if fn is UnaryFn.RELU else np.abs(x) if fn is UnaryFn.ABS else np.negative(x))
+    if fn in _EXACT:
+        return _EXACT[fn](x)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         return _TRANSCENDENTAL[fn](_wide(x)).astype(x.dtype)
 
+
+_EXACT: dict[UnaryFn, Callable[[Array], Array]] = {
+    UnaryFn.NEG: lambda x: np.asarray(np.negative(x)),
+    UnaryFn.ABS: lambda x: np.asarray(np.abs(x)),
+    UnaryFn.RELU: lambda x: np.asarray(np.maximum(x, np.zeros((), x.dtype))),
+}
 
 _TRANSCENDENTAL: dict[UnaryFn, Callable[[Floats], Floats]] = {
     UnaryFn.EXP: np.exp,
