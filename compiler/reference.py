@@ -31,7 +31,7 @@ from llmc.compiler.ir.ops.constant import (
 from llmc.compiler.ir.ops.kernel import PackedLinear, QuantizeRows, Rows, Scheme
 from llmc.compiler.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeStyle, RopeTable
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
-from llmc.compiler.ir.ops.reduce import Linear, MatMul, Reduce, ReduceFn, Softmax
+from llmc.compiler.ir.ops.reduce import GatedLinear, Linear, MatMul, Reduce, ReduceFn, Softmax
 from llmc.compiler.ir.ops.shape import Arange, Concat, Expand, GatherRows, Permute, Slice, View
 from llmc.compiler.ir.types import DType
 
@@ -112,10 +112,14 @@ class _Interpreter:
         match op:
             case Weight(expr):
                 results = [self._real(self.weight(expr))]
-            case RopeTable(scale):
-                results = self.rope_table(scale, *arrays)
+            case RopeTable():
+                results = rope_table(*arrays)
             case QuantizeRows(group):
                 results = quantize_rows(arrays[0].astype(np.float32), group)
+            case GatedLinear(body):
+                x, a, b, *extras = arrays
+                both = [self._real(np.asarray(_wide(x) @ _wide(w).T)) for w in (a, b)]
+                return self.graph(body, [*both, *extras])
             case PackedLinear():
                 return self.packed_linear(op, arrays)
             case _:
@@ -171,7 +175,8 @@ class _Interpreter:
             case Linear():
                 return np.asarray(_wide(args[0]) @ _wide(args[1]).T + (_wide(args[2]) if len(args) > 2 else 0))
             case Embedding():
-                return np.asarray(args[0][args[1]])
+                rows = np.asarray(args[0][args[1]])
+                return _wide(rows) * args[2][args[1]][..., None] if len(args) > 2 else rows
             case RmsNorm(eps):
                 x = _wide(args[0])
                 normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
@@ -193,10 +198,6 @@ class _Interpreter:
                 data, scales = quantize_rows(args[0].astype(np.float32), args[0].shape[1])
                 return data if part is QuantPart.DATA else scales[:, 0]
         raise TypeError(f"the interpreter has no meaning for {op}")
-
-    def rope_table(self, scale: float, positions: Array, inv_freq: Array) -> list[Array]:
-        angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)
-        return [np.cos(angles.astype(np.float64)) * scale, np.sin(angles.astype(np.float64)) * scale]
 
     def cached(self, op: KvWrite | PagedAttention, inputs: list[object]) -> object:
         cache, *rest = inputs
@@ -339,6 +340,11 @@ def layer_norm(op: LayerNorm, args: list[Array]) -> Floats:
     if op.has_bias:
         y = y + args[-1]
     return np.asarray(y)
+
+
+def rope_table(positions: Array, inv_freq: Array) -> list[Array]:
+    angles = positions.astype(np.float32)[:, None] * inv_freq.astype(np.float32)
+    return [np.cos(_wide(angles)), np.sin(_wide(angles))]
 
 
 def rope(style: RopeStyle, x: Array, cos: Array, sin: Array) -> Array:

@@ -24,7 +24,7 @@ Replace = Callable[[Match, Builder], Value | Refused | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """`equation` names it. `replace` builds the new value, or gives Refused for a near miss worth reporting, or None."""
+    """`replace` builds the new value, or gives Refused for a near miss worth reporting, or None."""
 
     equation: str
     pattern: Apply

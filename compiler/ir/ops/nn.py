@@ -12,12 +12,16 @@ from llmc.compiler.ir.types import DType, TensorType, Type
 
 @dataclass(frozen=True)
 class Embedding(Op):
-    """table[V, H], ids[...] -> [..., H] in float32."""
+    """table[V, H], ids[...] -> [..., H] in float32; an int8 table has a third input, the scales f32[V] of its rows."""
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
-        table, ids = tensors(types, 2)
+        table, ids, *scales = tensors(types, len(types))
         if table.rank != 2 or ids.dtype not in (DType.I32, DType.I64):
             raise IRError(f"embedding of {ids} in {table}: expected integer ids and a table [V, H]")
+        if len(scales) != (table.dtype is DType.I8) or any(s.shape != table.shape[:1] for s in scales):
+            raise IRError(
+                f"embedding in {table} with scales {', '.join(map(str, scales))}: int8 needs f32[V], others none"
+            )
         return (TensorType(DType.F32, (*ids.shape, table.shape[1])),)
 
 
@@ -54,9 +58,7 @@ class LayerNorm(Op):
 
 @dataclass(frozen=True)
 class RopeTable(Op):
-    """positions i32[T], inv_freq f32[R/2] -> cos, sin f32[T, R/2] of the float32 products, times `scale`."""
-
-    scale: float = 1.0
+    """positions i32[T], inv_freq f32[R/2] -> cos, sin f32[T, R/2] of the float32 products."""
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         positions, inv_freq = tensors(types, 2)

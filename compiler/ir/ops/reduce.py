@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from llmc.compiler.ir.graph import IRError, Op
+from llmc.compiler.ir.graph import Graph, IRError, Op
 from llmc.compiler.ir.ops.pointwise import broadcast, tensors
 from llmc.compiler.ir.types import DType, TensorType, Type
 
@@ -64,3 +64,22 @@ class Linear(Op):
         if len(bias) > 1 or any(b.shape != (w.shape[0],) for b in bias):
             raise IRError(f"linear with weight {w} and bias {', '.join(map(str, bias))}: expected one [{w.shape[0]}]")
         return (TensorType(DType.F32, (*x.shape[:-1], w.shape[0])),)
+
+
+@dataclass(frozen=True)
+class GatedLinear(Op):
+    """Two linears of one input joined by pointwise nodes: x[T, K], a, b [N, K], extras -> body(x a^T, x b^T, extras).
+
+    Body inputs: two f32[T, N], then the extras; its one output is the node's.
+    """
+
+    body: Graph
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        x, a, b, *extras = tensors(types, len(types))
+        result = x.with_shape(*x.shape[:-1], a.shape[0])
+        given = (result, result, *extras)
+        expected = tuple(v.type for v in self.body.inputs)
+        if a.shape != b.shape or a.shape[-1] != x.shape[-1] or expected != given:
+            raise IRError(f"gated_linear of {x} with {a} and {b}: body takes {[str(t) for t in expected]}")
+        return tuple(v.type for v in self.body.outputs)
