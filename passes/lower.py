@@ -15,7 +15,7 @@ from llmc.compiler.ir.ops.constant import (
     Weight,
     WeightExpr,
 )
-from llmc.compiler.ir.ops.kernel import PackedLinear, QuantizeRows, Scheme
+from llmc.compiler.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Scheme
 from llmc.compiler.ir.ops.nn import Embedding
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast
 from llmc.compiler.ir.ops.reduce import GatedLinear, Linear
@@ -23,8 +23,7 @@ from llmc.compiler.ir.types import DType, Panels
 from llmc.passes.cone import cones
 from llmc.passes.rewrite import RuleLog
 
-PANEL = 64
-_STEP = {Scheme.F32: 1, Scheme.BF16: 2, Scheme.INT8: 4}
+PANEL = 32
 _DTYPE = {Scheme.F32: DType.F32, Scheme.BF16: DType.BF16}
 
 
@@ -125,21 +124,29 @@ class _Lowering:
             case Scheme.BF16:
                 return (self.b.add(Cast(DType.BF16), x),)
             case Scheme.INT8:
-                return self.b.add_multi(QuantizeRows(self.group(x)), x)
+                return (self.b.add(QuantizeRows(self.group(x.tensor.static_row_width())), x),)
 
-    def group(self, x: Value) -> int:
-        width = x.tensor.shape[-1]
-        assert isinstance(width, int)
+    def group(self, width: int) -> int:
         wanted = self.options.group or width
         return wanted if width % wanted == 0 else width
+
+    def panels(self, width: int) -> Panels:
+        match self.options.scheme:
+            case Scheme.F32:
+                return Panels(PANEL, 1, 1)
+            case Scheme.BF16:
+                return Panels(PANEL, 2, 32)
+            case Scheme.INT8:
+                group = self.group(width)
+                return Panels(PANEL, 4, 64 if group == width else max(group, 64))
 
     def packed(self, exprs: list[WeightExpr]) -> list[WeightExpr]:
         """The weight's arrays as they lie on disk: packed data, then for int8 the channel scales."""
         scheme = self.options.scheme
-        layout = Pack(Panels(PANEL, _STEP[scheme]))
+        layout = Pack(self.panels(exprs[0].type.static_shape()[1]))
 
         def joined(parts: list[WeightExpr]) -> WeightExpr:
-            return parts[0] if len(parts) == 1 else Apply(Interleave(PANEL // 2), tuple(parts))
+            return parts[0] if len(parts) == 1 else Apply(Interleave(GATE_RUN), tuple(parts))
 
         if scheme is not Scheme.INT8:
             return [Apply(layout, (joined([Apply(Cast(_DTYPE[scheme]), (e,)) for e in exprs]),))]
