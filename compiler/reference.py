@@ -67,8 +67,9 @@ class QuantizedRows:
     scales: Array
 
     def wide(self) -> Floats:
-        groups = self.data.reshape(*self.scales.shape, -1)
-        return np.asarray((_wide(groups) * _wide(self.scales)[..., None]).reshape(self.data.shape))
+        width = self.data.shape[1]
+        per_column = np.repeat(self.scales, -(-width // self.scales.shape[1]), 1)[:, :width]
+        return np.asarray(_wide(self.data) * _wide(per_column))
 
 
 def run(graph: Graph, inputs: Mapping[str, object], read: ReadSource, wide: bool = False) -> list[object]:
@@ -207,7 +208,7 @@ class _Interpreter:
             case Interleave(rows):
                 return interleave(args, rows)
             case QuantizeChannels(part):
-                data, scales = quantize_rows(args[0].astype(np.float32), args[0].shape[1])
+                data, scales = quantize_rows(args[0].astype(np.float32), 0)
                 return data if part is QuantPart.DATA else scales[:, 0]
         raise TypeError(f"the interpreter has no meaning for {op}")
 
@@ -418,12 +419,13 @@ def attention(op: Attention, args: list[Array]) -> Floats:
 
 
 def quantize_rows(x: npt.NDArray[np.float32], group: int) -> list[Array]:
-    """Symmetric int8 per group of a row, all in float32: data i8 of x's shape, scales f32[rows, K/group]."""
-    groups = x.reshape(len(x), -1, group)
-    scales = np.abs(groups).max(-1) * np.float32(1 / 127)
-    inverse = np.divide(np.float32(127), np.abs(groups).max(-1), out=np.zeros_like(scales), where=scales > 0)
+    """Symmetric int8 per group of a row (0: whole rows), in float32: data i8 of x's shape, scales f32[rows, groups]."""
+    size = group or x.shape[1]
+    groups = np.pad(x, ((0, 0), (0, -x.shape[1] % size))).reshape(len(x), -1, size)
+    largest = np.abs(groups).max(-1)
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
     data = np.clip(np.rint(groups * inverse[..., None]), -127, 127).astype(np.int8)
-    return [data.reshape(x.shape), scales]
+    return [data.reshape(len(x), -1)[:, : x.shape[1]], largest / np.float32(127)]
 
 
 def interleave(parts: list[Array], rows: int) -> Array:

@@ -32,7 +32,7 @@ class LowerLinears:
     """linear and gated_linear => packed_linear with the pointwise nodes that follow as its epilogue.
 
     A table that an embedding and the head share is packed once and read by both; other tables stay in rows.
-    `group`: columns per activation scale of int8, 0 for whole rows; a width it does not divide gets one scale a row.
+    `group`: columns per activation scale of int8 (32 or a multiple of 64), 0 for whole rows.
     """
 
     scheme: Scheme
@@ -124,26 +124,21 @@ class _Lowering:
             case Scheme.BF16:
                 return (self.b.add(Cast(DType.BF16), x),)
             case Scheme.INT8:
-                return (self.b.add(QuantizeRows(self.group(x.tensor.static_row_width())), x),)
+                return (self.b.add(QuantizeRows(self.options.group), x),)
 
-    def group(self, width: int) -> int:
-        wanted = self.options.group or width
-        return wanted if width % wanted == 0 else width
-
-    def panels(self, width: int) -> Panels:
+    def panels(self) -> Panels:
         match self.options.scheme:
             case Scheme.F32:
                 return Panels(PANEL, 1, 1)
             case Scheme.BF16:
                 return Panels(PANEL, 2, 32)
             case Scheme.INT8:
-                group = self.group(width)
-                return Panels(PANEL, 4, 64 if group == width else max(group, 64))
+                return Panels(PANEL, 4, max(self.options.group, 64))
 
     def packed(self, exprs: list[WeightExpr]) -> list[WeightExpr]:
         """The weight's arrays as they lie on disk: packed data, then for int8 the channel scales."""
         scheme = self.options.scheme
-        layout = Pack(self.panels(exprs[0].type.static_shape()[1]))
+        layout = Pack(self.panels())
 
         def joined(parts: list[WeightExpr]) -> WeightExpr:
             return parts[0] if len(parts) == 1 else Apply(Interleave(GATE_RUN), tuple(parts))

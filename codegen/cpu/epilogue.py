@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmc.codegen.cpu.expression import expression, literal
-from llmc.codegen.cpu.formats import row_format
+from llmc.codegen.cpu.formats import row_bytes
 from llmc.codegen.cpu.rows_kernel import Parameter
 from llmc.compiler.ir.dims import Poly
 from llmc.compiler.ir.graph import Value
@@ -54,5 +54,4 @@ def write_epilogue(op: PackedLinear) -> Epilogue:
         else:
             text[node.output] = expression(node, [text[v] for v in node.inputs])
     members.append(Parameter("out", "uint16_t*" if bf16 else "float*"))
-    fmt = row_format(out.tensor)
-    return Epilogue(members, results, text[out], out.tensor.static_row_width(), bf16, fmt.row_bytes)
+    return Epilogue(members, results, text[out], out.tensor.static_row_width(), bf16, row_bytes(out.tensor))

@@ -1,47 +1,49 @@
-"""How rows of each type lie in the arena; the twin of `templates/cpu/operand.h`."""
+"""How the rows and weights of each type lie in memory (codegen/packing.py has the formats themselves)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from llmc.compiler.ir.types import DType, Groups, TensorType
-
-
-@dataclass(frozen=True)
-class RowFormat:
-    """`cpp` is the format class of operand.h (or the element type of plain rows)."""
-
-    cpp: str
-    row_bytes: int
+from llmc.codegen.packing import F32, Bf16, Format, Int8, weight_bytes
+from llmc.compiler.ir.types import DType, Groups, Panels, TensorType
 
 
-def row_format(type_: TensorType) -> RowFormat:
-    """The format of one row of a [T, ...] value. ValueError for types that no kernel stores."""
-    width = type_.static_row_width()
+def operand_format(type_: TensorType) -> Format:
+    """The format of operand rows [T, K]. ValueError for types that no kernel stores."""
     match type_.dtype, type_.layout:
         case DType.F32, None:
-            return RowFormat("F32", 4 * width)
-        case DType.I32, None:
-            return RowFormat("int32_t", 4 * width)
+            return F32()
         case DType.BF16, None:
-            return RowFormat("Bf16", _odd_lines(2 * _round_up(width, 32)))
+            return Bf16()
         case DType.I8, Groups(size):
-            group = 0 if size == width else size
-            padded = _round_up(width, max(group, 64))
-            groups = padded // group if group else 1
-            return RowFormat(f"Int8<{group}>", _odd_lines(padded + 8 * groups))
+            return Int8(size)
     raise ValueError(f"no kernel stores rows of {type_}")
 
 
-def linear_format(type_: TensorType) -> str:
-    """The operand format of a linear that reads rows of this type."""
-    return row_format(type_).cpp
+def row_bytes(type_: TensorType) -> int:
+    """Bytes between two rows of a [T, ...] value in the arena."""
+    width = type_.static_row_width()
+    return 4 * width if type_.dtype is DType.I32 else operand_format(type_).row_bytes(width)
 
 
-def _round_up(n: int, to: int) -> int:
-    return -(-n // to) * to
+def weight_format(type_: TensorType) -> Format:
+    """The format of a weight in panels."""
+    if not isinstance(type_.layout, Panels):
+        raise ValueError(f"{type_} is not in panels")
+    match type_.dtype:
+        case DType.F32:
+            return F32()
+        case DType.BF16:
+            return Bf16()
+        case DType.I8:
+            return Int8(0 if type_.layout.pad == Int8().pad_k(1) else type_.layout.pad)
+    raise ValueError(f"no kernel reads a weight {type_}")
 
 
-def _odd_lines(num_bytes: int) -> int:
-    """An odd number of cache lines, so that equal columns of neighbouring rows never share an L1 set."""
-    return (-(-num_bytes // 64) | 1) * 64
+def stored_bytes(type_: TensorType) -> int:
+    """Bytes of a weight on disk."""
+    if type_.layout is not None:
+        n, k = type_.static_shape()
+        return weight_bytes(weight_format(type_), n, k)
+    size = 1
+    for dim in type_.static_shape():
+        size *= dim
+    return size * type_.dtype.num_bytes

@@ -7,12 +7,11 @@ output row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 
 from llmc.codegen.cpu.expression import expression, literal
-from llmc.codegen.cpu.formats import row_format
+from llmc.codegen.cpu.formats import operand_format, row_bytes, weight_format
 from llmc.codegen.cpu.loops import Ref, dense, over_outer, pointwise
 from llmc.compiler.ir.dims import Poly
 from llmc.compiler.ir.graph import Graph, IRError, Node, Value
@@ -23,7 +22,7 @@ from llmc.compiler.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeSty
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, Where
 from llmc.compiler.ir.ops.reduce import Reduce, ReduceFn, Softmax
 from llmc.compiler.ir.ops.shape import Concat, Expand, GatherRows, Permute, Slice, View
-from llmc.compiler.ir.types import CacheType, DType, Groups, TensorType
+from llmc.compiler.ir.types import CacheType, DType, TensorType
 
 _POINTWISE = (Unary, Binary, Where, Cast)
 _INTS = (DType.I32, DType.I64)
@@ -40,10 +39,15 @@ class Parameter:
 
 @dataclass
 class RowsKernel:
-    """Generated text of one kernel: parameters in the order of the node's inputs, then outputs."""
+    """Generated text of one kernel.
+
+    `parameters`: one for every tensor among the node's inputs, then one for every tensor output; if there are
+    `cache_writes`, then the pool and the slot of each.
+    """
 
     parameters: list[Parameter]
     lines: list[str]
+    cache_writes: list[KvWrite]
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,6 @@ class Int:
 @dataclass
 class _Writer:
     body: Graph
-    slot_of: Callable[[KvWrite], str]
     lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -64,15 +67,23 @@ class _Writer:
         self.users = self.body.users()
         self.refs: dict[Value, Ref | Int] = {}
         self.names = 0
+        self.cache_writes: list[KvWrite] = []
 
     def write(self) -> RowsKernel:
-        parameters = [self.input(v, i) for i, v in enumerate(self.body.inputs)]
+        inputs = (self.input(v, i) for i, v in enumerate(self.body.inputs))
+        parameters = [p for p in inputs if p is not None]
         outputs = self.outputs()
         for node in self.body.nodes:
             self.node(node)
         for value in self.body.outputs:
             self.finish(value)
-        return RowsKernel([p for p in parameters if p] + outputs, self.lines)
+        parameters += outputs
+        if self.cache_writes:
+            parameters.append(Parameter("pool", "const KvPool&"))
+        for i, write in enumerate(self.cache_writes):
+            kind = "KvF32" if write.dtype is DType.F32 else "KvBf16"
+            parameters.append(Parameter(f"slot_{i}", f"const KvSlot<{kind}>&"))
+        return RowsKernel(parameters, self.lines, self.cache_writes)
 
     # --- inputs and outputs
 
@@ -117,12 +128,11 @@ class _Writer:
             if isinstance(value.type, CacheType):
                 continue
             name = f"out_{i}"
-            fmt = row_format(value.tensor)
             if value.tensor.dtype is DType.F32:
                 pointer = f"({name} + (int64_t)row * {value.tensor.static_row_width()})"
                 parameters.append(Parameter(name, "float*"))
             else:
-                pointer = f"({name} + (int64_t)row * {fmt.row_bytes})"
+                pointer = f"({name} + (int64_t)row * {row_bytes(value.tensor)})"
                 parameters.append(Parameter(name, "uint8_t*"))
             self.destination.setdefault(self._base(value), pointer)
             self.destination.setdefault(value, pointer)
@@ -224,7 +234,7 @@ class _Writer:
 
     def _note(self, node: Node) -> None:
         types = ", ".join(str(v.type) for v in node.outputs)
-        self.lines.append(f"// {node.loc or node.op.mnemonic()}: {node.op.mnemonic()} -> {types}")
+        self.lines.append(f"// {node.op.mnemonic()} -> {types}")
 
     def _is_integer(self, node: Node) -> bool:
         types = [v.type for v in node.outputs]
@@ -261,7 +271,7 @@ class _Writer:
 
     def _operand(self, node: Node) -> None:
         x = self.contiguous(node.inputs[0])
-        fmt = row_format(node.output.tensor)
+        fmt = operand_format(node.output.tensor)
         if node.output not in self.destination:
             raise IRError(f"rows kernel: {node.op} at {node.loc} is not an operand of a linear")
         pointer = self.destination[node.output]
@@ -322,9 +332,9 @@ class _Writer:
             case KvWrite():
                 k, v = (self.contiguous(value) for value in node.inputs[1:3])
                 position, seq = (self.integer(value) for value in node.inputs[3:5])
-                self.lines.append(
-                    f"kv_write(pool, {self.slot_of(node.op)}, {seq}, {position}, {k.pointer}, {v.pointer});"
-                )
+                slot = f"slot_{len(self.cache_writes)}"
+                self.cache_writes.append(node.op)
+                self.lines.append(f"kv_write(pool, {slot}, {seq}, {position}, {k.pointer}, {v.pointer});")
             case _:
                 raise IRError(f"{node.op} at {node.loc or 'no module'} has no CPU code")
 
@@ -346,7 +356,7 @@ class _Writer:
         index, width = self.integer(ids), out.size
         type_ = table.tensor
         if type_.layout is not None:
-            fmt = {DType.F32: "F32", DType.BF16: "Bf16"}.get(type_.dtype) or _int8_format(type_)
+            fmt = weight_format(type_).cpp
             scale = self.ref(scales[0]).pointer if scales else "nullptr"
             self.lines.append(f"embed_row<{fmt}>({pointer.pointer}, {scale}, {index}, {width}, {out.pointer});")
         elif type_.dtype is DType.F32:
@@ -413,17 +423,12 @@ class _Writer:
         self.refs.update(zip(node.outputs, (cos, sin), strict=True))
 
 
-def write_rows(body: Graph, slot_of: Callable[[KvWrite], str]) -> RowsKernel:
+def write_rows(body: Graph) -> RowsKernel:
     """Generate the kernel of a `rows` body. IRError names a node that has no CPU code."""
-    return _Writer(body, slot_of).write()
+    return _Writer(body).write()
 
 
 def _rest(type_: TensorType) -> tuple[int, ...]:
     """The dims of one row (all of them when the value has no rows)."""
     dims = type_.shape[1:] if type_.shape and isinstance(type_.shape[0], Poly) else type_.shape
     return tuple(int(str(d)) for d in dims)
-
-
-def _int8_format(type_: TensorType) -> str:
-    width = type_.static_shape()[1]
-    return row_format(TensorType(DType.I8, (1, width), Groups(width))).cpp

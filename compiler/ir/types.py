@@ -44,7 +44,7 @@ class Panels:
 
 @dataclass(frozen=True)
 class Groups:
-    """Storage of int8 rows [T, K] with a float32 scale for every `size` columns of a row."""
+    """Storage of int8 rows [T, K] with a float32 scale for every `size` columns of a row, 0: one for the row."""
 
     size: int
 
