@@ -83,6 +83,15 @@ def weight(expr: WeightExpr, read: ReadSource) -> Array:
     return _Interpreter(read, np.float32).weight(expr)
 
 
+def apply_op(op: Op, args: list[Array]) -> Array:
+    """One op with one output and static shapes, on arrays."""
+    return _Interpreter(_no_source, np.float32).apply(op, args, {})
+
+
+def _no_source(source: Source) -> Array:
+    raise TypeError(f"{source} in an op")
+
+
 def round_to(x: Array, dtype: DType) -> Array:
     """x converted to a dtype as the interpreter holds it (bf16 and f16: rounded to nearest even, as float32)."""
     if dtype is DType.BF16:

@@ -15,6 +15,7 @@ from llmc.codegen.cpu.formats import operand_format, row_bytes
 from llmc.codegen.cpu.rows_kernel import Parameter, RowsKernel, write_rows
 from llmc.codegen.memory import RowKind
 from llmc.codegen.plan import Launch, Plan, make_plan, row_symbol
+from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.ir.graph import Graph, IRError, Node, Value
 from llmc.compiler.ir.ops.attention import KvWrite, PagedAttention
 from llmc.compiler.ir.ops.constant import Weight, WeightExpr
@@ -53,15 +54,6 @@ class KvSlot:
     def cpp(self) -> str:
         kind = "KvF32" if self.dtype is DType.F32 else "KvBf16"
         return f"KvSlot<{kind}>{{{self.offset}, {self.kv_heads}, {self.head_dim}, {self.value_dim}}}"
-
-
-@dataclass(frozen=True)
-class PlacedWeight:
-    """A weight of the engine: its expression and where its bytes are in the weights file."""
-
-    name: str
-    expr: WeightExpr
-    offset: int
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,14 @@ def parse(text: str) -> Graph:
     return graph
 
 
+def parse_attributes(cls: type, text: str) -> object:
+    """An instance of a dataclass from the attributes of its text form, `{field=value, ...}` (may be empty)."""
+    parser = _Parser(text)
+    made = parser._fields(cls, {})
+    parser.expect_end()
+    return made
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
