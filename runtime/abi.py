@@ -1,4 +1,7 @@
-"""templates/cpu/abi.h, mirrored field by field for ctypes; a test compares sizes and offsets with the C compiler's."""
+"""templates/cpu/abi.h, mirrored field by field for ctypes.
+
+A test compares sizes and offsets with the C compiler's.
+"""
 
 import ctypes
 from ctypes import POINTER, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p

@@ -1,7 +1,7 @@
 """Reading and sealing engine folders. The schema is `manifest.py`; the check order is docs/engine.md.
 
-`open_artifact` checks everything that can be checked before a weight is read, then the files. Each failure is one
-`EngineError` whose message says what, where, expected against got.
+`open_artifact` checks everything that can be checked before a weight is read, then the files. Each failure is
+one `EngineError` whose message says what, where, expected against got.
 """
 
 import os
@@ -38,7 +38,10 @@ _MAX_MANIFEST_BYTES = 64 << 20
 
 @dataclass
 class Artifact:
-    """An engine folder that passed every check. Owns the mapping of the weights; close it after the device."""
+    """An engine folder that passed every check.
+
+    Owns the mapping of the weights; close it after the device.
+    """
 
     folder: Path
     manifest: Manifest
@@ -158,7 +161,9 @@ def check_machine(folder: Path, manifest: Manifest, machine: Machine) -> None:
             "build it again on this machine or for a target without"
         )
     if manifest.abi != ABI:
-        raise AbiMismatch(f"{folder}: step ABI {manifest.abi}, this llmc speaks {ABI}; build the engine again")
+        raise AbiMismatch(
+            f"{folder}: step ABI {manifest.abi}, this llmc speaks {ABI}; build the engine again"
+        )
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
@@ -176,7 +181,10 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
 
 
 def confined(folder: Path, name: str) -> Path:
-    """`folder/name`, refused unless it stays below `folder` with symbolic links resolved. Raises FileMismatch."""
+    """`folder/name`, refused unless it stays below `folder` with symbolic links resolved.
+
+    Raises FileMismatch.
+    """
     pure = PurePosixPath(name)
     plain = name == str(pure) and not pure.is_absolute() and ".." not in pure.parts and name != "."
     if not plain or "\\" in name or "\0" in name:

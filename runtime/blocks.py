@@ -1,7 +1,8 @@
 """The KV block manager: which blocks of the pool hold which positions of which sequence. Pure bookkeeping.
 
-A sequence owns a `BlockTable`, an opaque handle: only this module changes it, and the device reads its ids. Blocks
-are reference counted, so that a prefix can be shared; a block with more than one owner is full and never written.
+A sequence owns a `BlockTable`, an opaque handle: only this module changes it, and the device reads its ids.
+Blocks are reference counted, so that a prefix can be shared; a block with more than one owner is full and
+never written.
 """
 
 from array import array
@@ -33,7 +34,8 @@ class BlockManager:
             raise ValueError(f"need at least one block of one token, got {num_blocks} of {block_tokens}")
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        # A stack, lowest id on top: allocation is deterministic, and recently freed (warm) blocks are used first.
+        # A stack, lowest id on top: allocation is deterministic, and recently freed (warm) blocks are used
+        # first.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
         self._tables: set[BlockTable] = set()
@@ -59,7 +61,10 @@ class BlockManager:
         return table
 
     def extend(self, table: BlockTable, num_tokens: int) -> bool:
-        """Make the table hold positions 0..num_tokens-1; False (and nothing taken) if too few blocks are free."""
+        """Make the table hold positions 0..num_tokens-1.
+
+        False (and nothing taken) if too few blocks are free.
+        """
         self._check_live(table)
         return self._grow(table, self.blocks_for(num_tokens) - len(table))
 
@@ -68,7 +73,9 @@ class BlockManager:
         self._check_live(table)
         count, rest = divmod(num_tokens, self.block_tokens)
         if rest or count > len(table):
-            raise ValueError(f"cannot share {num_tokens} tokens of {len(table)} blocks of {self.block_tokens}")
+            raise ValueError(
+                f"cannot share {num_tokens} tokens of {len(table)} blocks of {self.block_tokens}"
+            )
         shared = BlockTable(table.block_ids[:count])
         for block in shared.block_ids:
             self._references[block] += 1
@@ -95,7 +102,9 @@ class BlockManager:
                 held[block] += 1
         assert held == self._references, "reference counts disagree with the tables"
         assert len(set(self._free)) == len(self._free), "a block is free twice"
-        assert sorted(self._free) == [b for b, count in enumerate(held) if count == 0], "a block is lost or both"
+        assert sorted(self._free) == [b for b, count in enumerate(held) if count == 0], (
+            "a block is lost or both"
+        )
 
     def _grow(self, table: BlockTable, count: int) -> bool:
         if count > len(self._free):

@@ -1,7 +1,8 @@
 """The model's chat template: messages to ids, as transformers renders it, but with user text walled off.
 
-A message may spell a control token. Before rendering, every such spelling in the messages is broken by a mark that
-occurs nowhere else; after rendering, the spellings that are whole are the template's own, and the marks are taken out.
+A message may spell a control token. Before rendering, every such spelling in the messages is broken by a mark
+that occurs nowhere else; after rendering, the spellings that are whole are the template's own, and the marks
+are taken out.
 """
 
 import re
@@ -9,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
-
 from llmc.runtime.artifact import CHAT_TEMPLATE, Artifact
 from llmc.runtime.errors import ChatTemplateError
 from llmc.runtime.template_sandbox import MAX_CHARS, TemplateSandbox, render_capped
@@ -43,11 +43,15 @@ class ChatTemplate:
             source = named.get("default")
         return cls(source, tokenizer) if isinstance(source, str) else None
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
+    def render(
+        self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
+    ) -> str:
         """The conversation as text, control tokens spelled out. For people; ids come from `encode`."""
         return self._render(messages, add_generation_prompt, variables, mark="")
 
-    def encode(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> list[int]:
+    def encode(
+        self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
+    ) -> list[int]:
         """Ids of the conversation. BOS is there if the template writes it. Raises ChatTemplateError."""
         mark = self._unused_character(messages, variables)
         text = self._render(messages, add_generation_prompt, variables, mark)
@@ -55,7 +59,11 @@ class ChatTemplate:
         return self._tokenizer.encode_marked(marked.replace(mark, ""))
 
     def _render(
-        self, messages: Sequence[Message], add_generation_prompt: bool, variables: Mapping[str, Any], mark: str
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+        mark: str,
     ) -> str:
         breaker = _Breaker(self._spellings, mark)
         # As in transformers, a key whose value is null counts as absent: templates print "None" otherwise.
@@ -106,7 +114,9 @@ class _Breaker:
         raise ChatTemplateError(f"messages hold text, numbers, lists and objects, not {type(value).__name__}")
 
     def broken(self, text: str) -> str:
-        """`text` with the mark after the first character of each spelling, also of one that its end only begins."""
+        """`text` with the mark after the first character of each spelling, also of one that its end only
+        begins.
+        """
         if not self._mark:
             return text
         pieces, last = [], 0
@@ -130,7 +140,9 @@ class _Spellings:
     def starts(self, text: str) -> list[int]:
         """Where a spelling starts, or the end of the text starts to be one (trailing space set aside)."""
         if self._single.intersection(text):
-            raise ChatTemplateError("the messages hold a one-character control token, which cannot be plain text")
+            raise ChatTemplateError(
+                "the messages hold a one-character control token, which cannot be plain text"
+            )
         found = {match.start() for match in self._pattern.finditer(text)} if self._pattern else set()
         end = len(text.rstrip())
         sizes = range(min(self._longest, end), 0, -1)

@@ -1,7 +1,8 @@
 """Ids to text, token by token: pieces never split a character, and join exactly to the decode of all ids.
 
-Decoders are not local: a character's bytes may lie in several tokens, and the first word loses its leading space.
-So each token is decoded together with a little context before it, and the context's own text is taken off.
+Decoders are not local: a character's bytes may lie in several tokens, and the first word loses its leading
+space. So each token is decoded together with a little context before it, and the context's own text is taken
+off.
 """
 
 from llmc.runtime.tokenizer import Tokenizer
@@ -10,7 +11,10 @@ _REPLACEMENT = "\ufffd"  # what decoders put for bytes that are no character, or
 
 
 class StreamDetokenizer:
-    """One answer's text. `add` every token, then `finish`; the pieces join to `Tokenizer.decode` of the tokens."""
+    """One answer's text.
+
+    `add` every token, then `finish`; the pieces join to `Tokenizer.decode` of the tokens.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -25,11 +29,13 @@ class StreamDetokenizer:
             return ""
         self._pending.append(token)
         if token in self._tokenizer.byte_ids:
-            # A run of byte tokens is decoded as a whole: one bad byte turns all of it to replacement characters.
+            # A run of byte tokens is decoded as a whole: one bad byte turns all of it to replacement
+            # characters.
             return ""
         text = self._pending_text()
         if text.endswith(_REPLACEMENT):
-            # The last character may still be completed by the next token's bytes; what is before it is settled.
+            # The last character may still be completed by the next token's bytes; what is before it is
+            # settled.
             piece = text[self._emitted : -1]
             self._emitted += len(piece)
             return piece
@@ -49,7 +55,8 @@ class StreamDetokenizer:
         if text:
             self._context, self._context_text = self._pending, text
         else:
-            # Empty text cannot serve as context: a decoder that strips the first space would strip the next one too.
+            # Empty text cannot serve as context: a decoder that strips the first space would strip the next
+            # one too.
             self._context = self._context + self._pending
             self._context_text = self._tokenizer.decode(self._context)
         self._pending = []

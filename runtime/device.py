@@ -43,7 +43,10 @@ class Device(Protocol):
 
 
 class CpuDevice:
-    """model.so over the mapped weights and a KV pool of `num_blocks` blocks. Raises EngineError subclasses."""
+    """model.so over the mapped weights and a KV pool of `num_blocks` blocks.
+
+    Raises EngineError subclasses.
+    """
 
     def __init__(self, artifact: Artifact, limits: StepLimits, num_blocks: int, threads: int) -> None:
         self._engine: int | None = None
@@ -56,7 +59,9 @@ class CpuDevice:
             raise AbiMismatch(f"{library_path}: speaks step ABI {abi}, the manifest says {manifest.abi}")
         block_bytes = self._library.llmc_kv_block_bytes()
         if block_bytes != manifest.kv.block_bytes:
-            raise AbiMismatch(f"{library_path}: KV block of {block_bytes} bytes, not {manifest.kv.block_bytes}")
+            raise AbiMismatch(
+                f"{library_path}: KV block of {block_bytes} bytes, not {manifest.kv.block_bytes}"
+            )
         config = LlmcConfig(
             weights=artifact.weights.address,
             num_blocks=num_blocks,
@@ -77,7 +82,9 @@ class CpuDevice:
         self._engine = self._library.llmc_create(ctypes.byref(config))
         if not self._engine:
             self._pool.close()
-            raise NotEnoughMemory(f"{artifact.folder}: could not allocate {self.memory.arena_bytes} bytes of scratch")
+            raise NotEnoughMemory(
+                f"{artifact.folder}: could not allocate {self.memory.arena_bytes} bytes of scratch"
+            )
 
     def prefill(self, step: StepBuffers) -> None:
         self._run("llmc_prefill", step)

@@ -1,4 +1,7 @@
-"""The engine's manifest as types: everything a loader must know before it reads anything large (docs/engine.md)."""
+"""The engine's manifest as types.
+
+Everything a loader must know before it reads anything large (docs/engine.md).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +18,10 @@ def _at_least(low: int, **fields: int | None) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """What the kernels were compiled for. `features` are CPU feature names, all of which the machine must have."""
+    """What the kernels were compiled for.
+
+    `features` are CPU feature names, all of which the machine must have.
+    """
 
     name: str
     arch: str
@@ -24,7 +30,10 @@ class Target:
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """The model in figures. Ids `num_valid_tokens`..`vocab_size`-1 are padding of the head and are never sampled."""
+    """The model in figures.
+
+    Ids `num_valid_tokens`..`vocab_size`-1 are padding of the head and are never sampled.
+    """
 
     name: str
     architecture: str
@@ -35,7 +44,12 @@ class ModelSummary:
     max_seq_len: int
 
     def __post_init__(self) -> None:
-        _at_least(1, vocab_size=self.vocab_size, num_valid_tokens=self.num_valid_tokens, max_seq_len=self.max_seq_len)
+        _at_least(
+            1,
+            vocab_size=self.vocab_size,
+            num_valid_tokens=self.num_valid_tokens,
+            max_seq_len=self.max_seq_len,
+        )
         if self.num_valid_tokens > self.vocab_size:
             raise ValueError(f"num_valid_tokens {self.num_valid_tokens} exceeds vocab_size {self.vocab_size}")
 
@@ -64,12 +78,17 @@ class KvSlot:
     window: int | None
 
     def __post_init__(self) -> None:
-        _at_least(1, kv_heads=self.kv_heads, head_dim=self.head_dim, value_dim=self.value_dim, window=self.window)
+        _at_least(
+            1, kv_heads=self.kv_heads, head_dim=self.head_dim, value_dim=self.value_dim, window=self.window
+        )
 
 
 @dataclass(frozen=True)
 class KvLayout:
-    """Shape of the KV pool: block b starts at `b * block_bytes` and holds `block_tokens` positions of every slot."""
+    """Shape of the KV pool.
+
+    Block b starts at `b * block_bytes` and holds `block_tokens` positions of every slot.
+    """
 
     block_tokens: int
     block_bytes: int
@@ -77,7 +96,12 @@ class KvLayout:
     slots: tuple[KvSlot, ...]
 
     def __post_init__(self) -> None:
-        _at_least(1, block_tokens=self.block_tokens, block_bytes=self.block_bytes, bytes_per_token=self.bytes_per_token)
+        _at_least(
+            1,
+            block_tokens=self.block_tokens,
+            block_bytes=self.block_bytes,
+            bytes_per_token=self.bytes_per_token,
+        )
 
 
 @dataclass(frozen=True)
@@ -148,8 +172,9 @@ class FileEntry:
 class Manifest:
     """manifest.json without its own checksum, which `artifact.render_manifest` adds.
 
-    `files` maps every other file's path inside the folder (POSIX, relative) to its size and BLAKE3; a build leaves
-    it empty and `artifact.seal` fills it. `producer` names the versions of the tools that made the engine.
+    `files` maps every other file's path inside the folder (POSIX, relative) to its size and BLAKE3; a build
+    leaves it empty and `artifact.seal` fills it. `producer` names the versions of the tools that made the
+    engine.
     """
 
     producer: Mapping[str, str]

@@ -1,5 +1,6 @@
 """How much memory the runtime may take, and large buffers of it."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -13,7 +14,9 @@ HUGE_PAGE = 2 << 20
 
 @dataclass
 class Pool:
-    """`num_bytes` of zeroed memory, aligned to a huge page and backed by huge pages where the system has them."""
+    """`num_bytes` of zeroed memory, aligned to a huge page and backed by huge pages where the system has
+    them.
+    """
 
     num_bytes: int
     _mapping: mmap.mmap = field(init=False, repr=False)
@@ -24,11 +27,11 @@ class Pool:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             self._mapping = mmap.mmap(-1, self.num_bytes + HUGE_PAGE, flags=flags)
         except (OSError, OverflowError, ValueError) as error:
-            raise NotEnoughMemory(f"cannot reserve {self.num_bytes} bytes for the KV pool: {error}") from error
-        try:
+            raise NotEnoughMemory(
+                f"cannot reserve {self.num_bytes} bytes for the KV pool: {error}"
+            ) from error
+        with contextlib.suppress(OSError):  # a kernel without transparent huge pages: slower, not wrong
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # a kernel without transparent huge pages: slower, not wrong
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
         self.address = start + -start % HUGE_PAGE
 

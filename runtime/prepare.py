@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from llmc.runtime.abi import MAX_LOGPROBS, LlmcSampling, LlmcStep
 from llmc.runtime.schedule import Batch, Chunk
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,10 @@ class StepLimits:
 
 
 class StepBuffers:
-    """Host memory of one step, laid out as abi.h wants it. Every array is the caller's until the step returns."""
+    """Host memory of one step, laid out as abi.h wants it.
+
+    Every array is the caller's until the step returns.
+    """
 
     def __init__(self, limits: StepLimits) -> None:
         self.limits = limits
@@ -67,9 +69,17 @@ class StepBuffers:
         return sampled
 
     def fill_scoring(
-        self, ids: NDArray[np.int32], start: int, block_ids: Any, rows: NDArray[np.int32], logits: NDArray[np.float32]
+        self,
+        ids: NDArray[np.int32],
+        start: int,
+        block_ids: Any,
+        rows: NDArray[np.int32],
+        logits: NDArray[np.float32],
     ) -> None:
-        """Lay out one chunk of one sequence; raw logits of `rows` (offsets in the chunk) go to `logits` [R, vocab]."""
+        """Lay out one chunk of one sequence.
+
+        Raw logits of `rows` (offsets in the chunk) go to `logits` [R, vocab].
+        """
         self._clear()
         self._add_sequence(ids, start, block_ids)
         self.num_rows = len(rows)
@@ -82,7 +92,9 @@ class StepBuffers:
     def _add_sequence(self, ids: NDArray[np.int32], start: int, block_ids: Any) -> None:
         first, end = self.num_tokens, self.num_tokens + len(ids)
         self.token_ids[first:end] = ids
-        self.positions[first:end] = start if len(ids) == 1 else np.arange(start, start + len(ids), dtype=np.int32)
+        self.positions[first:end] = (
+            start if len(ids) == 1 else np.arange(start, start + len(ids), dtype=np.int32)
+        )
         self.block_tables[self.num_seqs, : len(block_ids)] = block_ids
         self.num_tokens = end
         self.num_seqs += 1

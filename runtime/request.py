@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
-
 from llmc.runtime.blocks import BlockTable
 from llmc.runtime.row_sampling import RowSampling
+from numpy.typing import NDArray
 
 
 class RequestState(Enum):
@@ -59,13 +58,12 @@ class TokenHistory:
 class Request:
     """Mutable state of one sequence. The scheduler owns `state`, `blocks` and `num_computed`.
 
-    `max_len` is the largest prompt + output length; `arrival` orders requests, so that the youngest is preempted.
+    `arrival` orders requests: the oldest is served first, the youngest is preempted first.
     """
 
     arrival: int
     tokens: TokenHistory
     prompt_len: int
-    max_len: int
     sampling: RowSampling
     state: RequestState = RequestState.WAITING
     num_computed: int = 0

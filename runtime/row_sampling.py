@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
-
 from llmc.runtime.abi import LlmcSampling
 from llmc.runtime.sampling import SamplingParams
+from numpy.typing import NDArray
 
-# Added to the logits of tokens that must not be chosen yet. Finite, because the device reports non-finite logits,
-# and far below any logit, so that every probability it leaves is zero.
+# Added to the logits of tokens that must not be chosen yet. Finite, because the device reports non-finite
+# logits, and far below any logit, so that every probability it leaves is zero.
 FORBID = -1e30
 
 
@@ -33,10 +32,18 @@ class BiasArrays:
 
 
 class RowSampling:
-    """The device's view of one request's sampling. The struct of `at` is valid until the next call of `at`."""
+    """The device's view of one request's sampling.
+
+    The struct of `at` is valid until the next call of `at`.
+    """
 
     def __init__(
-        self, params: SamplingParams, seed: int, prompt_len: int, stop_ids: Iterable[int], sample_index: int = 0
+        self,
+        params: SamplingParams,
+        seed: int,
+        prompt_len: int,
+        stop_ids: Iterable[int],
+        sample_index: int = 0,
     ) -> None:
         self._min_tokens = params.min_tokens
         self._prompt_len = prompt_len

@@ -23,8 +23,9 @@ _MAX_SEED = 2**64 - 1
 class SamplingParams:
     """One request's choices. Raises InvalidParameter, naming the field, its value and its range.
 
-    Order of operations, on the device: repetition, presence and frequency penalties, `logit_bias`, then temperature,
-    top-k, top-p, min-p, one draw. `temperature` 0 is greedy. Log-probabilities are those of the raw logits.
+    Order of operations, on the device: repetition, presence and frequency penalties, `logit_bias`, then
+    temperature, top-k, top-p, min-p, one draw. `temperature` 0 is greedy. Log-probabilities are those of the
+    raw logits.
     """
 
     temperature: float = 1.0  # >= 0; 0 = greedy
@@ -44,7 +45,14 @@ class SamplingParams:
     logprobs: int | None = None  # None: none; k: the chosen token's and the k best
 
     def __post_init__(self) -> None:
-        for name in ("temperature", "presence_penalty", "frequency_penalty", "repetition_penalty", "top_p", "min_p"):
+        for name in (
+            "temperature",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+            "top_p",
+            "min_p",
+        ):
             object.__setattr__(self, name, _number(name, getattr(self, name)))
         _range("temperature", self.temperature, 0, _MAX_FLOAT)
         _range("top_p", self.top_p, 0, 1, open_low=True)
@@ -59,7 +67,9 @@ class SamplingParams:
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, _MAX_INT)
             if self.min_tokens > self.max_tokens:
-                raise InvalidParameter(f"min_tokens is {self.min_tokens}, more than max_tokens {self.max_tokens}")
+                raise InvalidParameter(
+                    f"min_tokens is {self.min_tokens}, more than max_tokens {self.max_tokens}"
+                )
         if self.logprobs is not None:
             _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         if not isinstance(self.ignore_eos, bool):
@@ -84,9 +94,13 @@ class SamplingParams:
 
     def _check_biases(self) -> None:
         if not isinstance(self.logit_bias, Mapping):
-            raise InvalidParameter(f"logit_bias must map token ids to numbers, got {type(self.logit_bias).__name__}")
+            raise InvalidParameter(
+                f"logit_bias must map token ids to numbers, got {type(self.logit_bias).__name__}"
+            )
         if len(self.logit_bias) > MAX_BIASES:
-            raise InvalidParameter(f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_BIASES} are allowed")
+            raise InvalidParameter(
+                f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_BIASES} are allowed"
+            )
         biases: dict[int, float] = {}
         for token, bias in self.logit_bias.items():
             _integer("logit_bias token id", token, 0, _MAX_INT)
@@ -105,8 +119,8 @@ class SamplingParams:
 def model_defaults(generation: GenerationDefaults) -> dict[str, float | int]:
     """The model's own settings as keyword arguments of SamplingParams.
 
-    As in transformers, a model whose generation config does not say `do_sample` is greedy, and its sampling fields
-    then wait for a caller who asks for a temperature.
+    As in transformers, a model whose generation config does not say `do_sample` is greedy, and its sampling
+    fields then wait for a caller who asks for a temperature.
     """
     stated = {
         "temperature": generation.temperature,

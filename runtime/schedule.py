@@ -1,10 +1,10 @@
 """Continuous batching: which tokens of which requests the next step computes. Pure Python, deterministic.
 
-Each step: every decoding request gets its token first; then prompts that are under way get chunks, oldest first;
-then waiting requests are admitted in order of arrival while blocks, places and the token budget last. A request is
-admitted only if the pool can hold its tokens and the next one. If a decoding request finds the pool dry, the youngest
-running request gives up its blocks and is recomputed later: since a token's choice depends on its position and
-its history alone, the answer stays the same.
+Each step: every decoding request gets its token first; then prompts that are under way get chunks, oldest
+first; then waiting requests are admitted in order of arrival while blocks, places and the token budget last.
+A request is admitted only if the pool can hold its tokens and the next one. If a decoding request finds the
+pool dry, the youngest running request gives up its blocks and is recomputed later: since a token's choice
+depends on its position and its history alone, the answer stays the same.
 """
 
 from collections import deque
@@ -94,7 +94,10 @@ class Scheduler:
         request.finish_reason = reason
 
     def schedule(self) -> Batch:
-        """The next step. Empty only if there is nothing to do. The caller computes it, then calls `computed`."""
+        """The next step. Empty only if there is nothing to do.
+
+        The caller computes it, then calls `computed`.
+        """
         chunks = self._decode_chunks()
         budget = self.max_tokens - len(chunks)
         for request in self.running:
@@ -133,7 +136,10 @@ class Scheduler:
         return chunks
 
     def _make_room(self, request: Request) -> bool:
-        """Blocks for the request's pending token, if need be from younger ones; False if it was itself preempted."""
+        """Blocks for the request's pending token, if need be from younger ones.
+
+        False if it was itself preempted.
+        """
         while request.blocks is not None:
             if self.blocks.extend(request.blocks, len(request.tokens)):
                 return True

@@ -25,8 +25,9 @@ _NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 def atomic_folder(output: Path, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
     """A fresh folder to fill, which becomes `output` when the block ends without an error.
 
-    Raises OutputOccupied, before and after the block, if something lies at `output` that `may_replace` refuses.
-    The block is expected to fsync what it writes (`artifact.seal` does); the renames are fsynced here.
+    Raises OutputOccupied, before and after the block, if something lies at `output` that `may_replace`
+    refuses. The block is expected to fsync what it writes (`artifact.seal` does); the renames are fsynced
+    here.
     """
     output = Path(os.path.abspath(output))
     check_output(output, may_replace)
@@ -48,7 +49,9 @@ def check_output(output: Path, may_replace: Callable[[Path], bool]) -> None:
     if output.is_symlink():
         raise OutputOccupied(f"{output}: is a symbolic link; give the folder itself")
     if output.exists() and not may_replace(output):
-        raise OutputOccupied(f"{output}: exists and is no engine, so it is not replaced; choose another -o or move it")
+        raise OutputOccupied(
+            f"{output}: exists and is no engine, so it is not replaced; choose another -o or move it"
+        )
 
 
 def fsync_tree(folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""Stop strings over a stream of text pieces: nothing that may be the beginning of a stop is let out too early."""
+"""Stop strings over a stream of text pieces.
+
+Nothing that may be the beginning of a stop is let out too early.
+"""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,8 @@
-"""Frozen dataclasses to and from JSON, strictly: an unknown, missing or ill-typed key is an error with its path.
+"""Frozen dataclasses to and from JSON, strictly: an unknown, missing or ill-typed key is an error with its
+path.
 
-Understood field types: bool, int, float, str, `X | None`, `tuple[X, ...]`, `Mapping[str, X]`, other dataclasses.
+Understood field types: bool, int, float, str, `X | None`, `tuple[X, ...]`, `Mapping[str, X]`, other
+dataclasses.
 """
 
 import dataclasses
@@ -15,7 +17,10 @@ T = TypeVar("T")
 
 
 class JsonMismatch(ValueError):
-    """The JSON does not fit the type; the message starts with the path of the key, such as `kv.slots[3].window`."""
+    """The JSON does not fit the type.
+
+    The message starts with the path of the key, such as `kv.slots[3].window`.
+    """
 
 
 def parse_json(text: bytes) -> Any:
@@ -112,7 +117,9 @@ def _expect(kind: Any, value: Any, path: str) -> Any:
     wrong = not isinstance(value, kind) or (kind is int and isinstance(value, bool))
     if wrong:
         names = {dict: "an object", list: "a list", str: "a string", int: "an integer", float: "a number"}
-        raise JsonMismatch(f"{path or 'top level'}: expected {names.get(kind, kind.__name__)}, got {_brief(value)}")
+        raise JsonMismatch(
+            f"{path or 'top level'}: expected {names.get(kind, kind.__name__)}, got {_brief(value)}"
+        )
     return value
 
 

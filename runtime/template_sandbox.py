@@ -1,7 +1,7 @@
 """A jinja2 environment for chat templates: transformers' dialect in an immutable sandbox, with caps.
 
-A template is a program from the model's maker. It sees plain data only, changes nothing, and is stopped if it runs
-too long, writes too much, or builds a huge value.
+A template is a program from the model's maker. It sees plain data only, changes nothing, and is stopped if it
+runs too long, writes too much, or builds a huge value.
 """
 
 import ctypes
@@ -45,7 +45,8 @@ class _Generation(Extension):
 
 class _CappedCode(CodeGenerator):
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        # `a ~ b` compiles to a plain join that the sandbox never sees: doubling in a loop would eat all memory.
+        # `a ~ b` compiles to a plain join that the sandbox never sees: doubling in a loop would eat all
+        # memory.
         self.write("environment.concat_capped((")
         for part in node.nodes:
             self.visit(part, frame)
@@ -89,8 +90,13 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return _capped(super().call(context, obj, *args, **kwargs))
 
 
-def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seconds: float = MAX_SECONDS) -> str:
-    """Render in a thread that is stopped after `max_seconds`. Raises jinja2.TemplateError and whatever code raises."""
+def render_capped(
+    template: jinja2.Template, variables: dict[str, Any], max_seconds: float = MAX_SECONDS
+) -> str:
+    """Render in a thread that is stopped after `max_seconds`.
+
+    Raises jinja2.TemplateError and whatever code raises.
+    """
     outcome: list[str | BaseException] = []
 
     def work() -> None:
@@ -104,7 +110,9 @@ def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seco
     thread.join(max_seconds)
     while thread.is_alive():
         # Repeated, because an exception that lands inside a template's own `except` would be lost.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeUp))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeUp)
+        )
         thread.join(0.05)
     (result,) = outcome
     if isinstance(result, _TimeUp):
@@ -148,7 +156,10 @@ def _check_growth(method: str, text: str, args: tuple[Any, ...]) -> None:
 
 
 def _guarded_filter(name: str, original: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """`original` with `_check_growth` in front; its text is argument `position` (a context may come before it)."""
+    """`original` with `_check_growth` in front.
+
+    Its text is argument `position` (a context may come before it).
+    """
 
     @functools.wraps(original)  # keeps jinja2's mark of filters that want a context
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -183,6 +194,12 @@ def _strftime_now(form: str) -> str:
 
 
 def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )

@@ -1,9 +1,10 @@
 """Text to ids and back, with a wall between text and control tokens.
 
-A control token is a token that tokenizer.json marks special (`<|im_end|>`, `<s>`). Text that a user wrote never
-becomes one: special tokens are encoded as plain text, always. The chat template's own control tokens come in under
-aliases, strings that no user can guess because they hold a random number, each of which is an added token beside the
-one that it stands for. So the whole conversation is still encoded in one piece, as transformers does it.
+A control token is a token that tokenizer.json marks special (`<|im_end|>`, `<s>`). Text that a user wrote
+never becomes one: special tokens are encoded as plain text, always. The chat template's own control tokens
+come in under aliases, strings that no user can guess because they hold a random number, each of which is an
+added token beside the one that it stands for. So the whole conversation is still encoded in one piece, as
+transformers does it.
 """
 
 import json
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-
 from llmc.runtime.artifact import TOKENIZER, TOKENIZER_CONFIG, Artifact
 from llmc.runtime.errors import InvalidParameter, ManifestInvalid
 from llmc.runtime.manifest import SpecialTokens
@@ -58,7 +58,10 @@ class Tokenizer:
         return cls(inner, artifact.manifest.tokens, config)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text, after BOS if the model wants one. Raises InvalidParameter for lone surrogates."""
+        """Ids of plain text, after BOS if the model wants one.
+
+        Raises InvalidParameter for lone surrogates.
+        """
         ids = self._encode(text)
         if self._tokens.add_bos and self._tokens.bos is not None:
             ids.insert(0, self._tokens.bos)
@@ -90,7 +93,10 @@ class Tokenizer:
 
     @cached_property
     def template_variables(self) -> dict[str, str]:
-        """`bos_token` and its kind, as chat templates use them: from the config, else from the manifest's ids."""
+        """`bos_token` and its kind, as chat templates use them.
+
+        From the config, else from the manifest's ids.
+        """
         found: dict[str, str] = {}
         for name in _NAMED_TOKENS:
             value = self.config.get(name)
@@ -99,7 +105,11 @@ class Tokenizer:
             if isinstance(value, str):
                 found[name] = value
         eos = self._tokens.eos[0] if self._tokens.eos else None
-        for name, token in (("bos_token", self._tokens.bos), ("eos_token", eos), ("pad_token", self._tokens.pad)):
+        for name, token in (
+            ("bos_token", self._tokens.bos),
+            ("eos_token", eos),
+            ("pad_token", self._tokens.pad),
+        ):
             if name not in found and token is not None:
                 found[name] = self.token_text(token)
         return found
@@ -108,7 +118,9 @@ class Tokenizer:
         try:
             ids = list(self._inner.encode(text, add_special_tokens=False).ids)
         except (TypeError, UnicodeError) as error:
-            raise InvalidParameter("the text holds lone surrogates, which are no Unicode characters") from error
+            raise InvalidParameter(
+                "the text holds lone surrogates, which are no Unicode characters"
+            ) from error
         for token in self.special_ids.intersection(ids):
             # Only a model whose vocabulary proper holds a control token's spelling gets here (Unigram can).
             spelling = self._special[token].content
@@ -127,7 +139,11 @@ class Tokenizer:
             originals[alias] = token_id
             added.append(
                 tokenizers.AddedToken(
-                    alias, single_word=token.single_word, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False
+                    alias,
+                    single_word=token.single_word,
+                    lstrip=token.lstrip,
+                    rstrip=token.rstrip,
+                    normalized=False,
                 )
             )
         self._inner.add_tokens(added)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
 from llmc.runtime.errors import FileMismatch, ManifestInvalid
 from llmc.runtime.strict_json import JsonMismatch, parse_json
 
@@ -17,7 +16,10 @@ _MAX_HEADER_BYTES = 100 << 20
 
 @dataclass
 class Weights:
-    """A read-only mapping of the file. `address` is that of the data section, once `locate_data` has found it."""
+    """A read-only mapping of the file.
+
+    `address` is that of the data section, once `locate_data` has found it.
+    """
 
     path: Path
     mapping: mmap.mmap
@@ -50,10 +52,15 @@ class Weights:
         return len(self.view) - self.data_offset
 
     def locate_data(self) -> None:
-        """Find the data section and check that tensors fill it and that it is aligned. Raises FileMismatch."""
+        """Find the data section and check that tensors fill it and that it is aligned.
+
+        Raises FileMismatch.
+        """
         length = int.from_bytes(self.view[:_LENGTH_BYTES], "little")
         if length > min(_MAX_HEADER_BYTES, len(self.view) - _LENGTH_BYTES):
-            raise FileMismatch(f"{self.path}: header of {length} bytes does not fit a file of {len(self.view)}")
+            raise FileMismatch(
+                f"{self.path}: header of {length} bytes does not fit a file of {len(self.view)}"
+            )
         self.data_offset = _LENGTH_BYTES + length
         if self.data_offset % DATA_ALIGNMENT:
             raise FileMismatch(
@@ -61,7 +68,9 @@ class Weights:
             )
         end = _end_of_tensors(self.path, bytes(self.view[_LENGTH_BYTES : self.data_offset]))
         if end > self.data_bytes:
-            raise FileMismatch(f"{self.path}: tensors end at byte {end} of the data, which has {self.data_bytes}")
+            raise FileMismatch(
+                f"{self.path}: tensors end at byte {end} of the data, which has {self.data_bytes}"
+            )
 
     def close(self) -> None:
         self.view.release()
