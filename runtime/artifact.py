@@ -161,9 +161,7 @@ def check_machine(folder: Path, manifest: Manifest, machine: Machine) -> None:
             "build it again on this machine or for a target without"
         )
     if manifest.abi != ABI:
-        raise AbiMismatch(
-            f"{folder}: step ABI {manifest.abi}, this llmc speaks {ABI}; build the engine again"
-        )
+        raise AbiMismatch(f"{folder}: step ABI {manifest.abi}, this llmc speaks {ABI}; build the engine again")
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:

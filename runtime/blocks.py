@@ -73,9 +73,7 @@ class BlockManager:
         self._check_live(table)
         count, rest = divmod(num_tokens, self.block_tokens)
         if rest or count > len(table):
-            raise ValueError(
-                f"cannot share {num_tokens} tokens of {len(table)} blocks of {self.block_tokens}"
-            )
+            raise ValueError(f"cannot share {num_tokens} tokens of {len(table)} blocks of {self.block_tokens}")
         shared = BlockTable(table.block_ids[:count])
         for block in shared.block_ids:
             self._references[block] += 1
@@ -94,7 +92,7 @@ class BlockManager:
         table._live = False
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless every block is free or referenced exactly as often as tables hold it."""
+        """Raises AssertionError unless every block is free, or referenced as often as tables hold it."""
         held = [0] * self.num_blocks
         for table in self._tables:
             assert len(set(table.block_ids)) == len(table), "a table holds a block twice"
@@ -102,9 +100,7 @@ class BlockManager:
                 held[block] += 1
         assert held == self._references, "reference counts disagree with the tables"
         assert len(set(self._free)) == len(self._free), "a block is free twice"
-        assert sorted(self._free) == [b for b, count in enumerate(held) if count == 0], (
-            "a block is lost or both"
-        )
+        assert sorted(self._free) == [b for b, count in enumerate(held) if count == 0], "a block is lost or both"
 
     def _grow(self, table: BlockTable, count: int) -> bool:
         if count > len(self._free):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
+
 from llmc.runtime.artifact import CHAT_TEMPLATE, Artifact
 from llmc.runtime.errors import ChatTemplateError
 from llmc.runtime.template_sandbox import MAX_CHARS, TemplateSandbox, render_capped
@@ -43,15 +44,11 @@ class ChatTemplate:
             source = named.get("default")
         return cls(source, tokenizer) if isinstance(source, str) else None
 
-    def render(
-        self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
-    ) -> str:
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
         """The conversation as text, control tokens spelled out. For people; ids come from `encode`."""
         return self._render(messages, add_generation_prompt, variables, mark="")
 
-    def encode(
-        self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any
-    ) -> list[int]:
+    def encode(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> list[int]:
         """Ids of the conversation. BOS is there if the template writes it. Raises ChatTemplateError."""
         mark = self._unused_character(messages, variables)
         text = self._render(messages, add_generation_prompt, variables, mark)
@@ -140,9 +137,7 @@ class _Spellings:
     def starts(self, text: str) -> list[int]:
         """Where a spelling starts, or the end of the text starts to be one (trailing space set aside)."""
         if self._single.intersection(text):
-            raise ChatTemplateError(
-                "the messages hold a one-character control token, which cannot be plain text"
-            )
+            raise ChatTemplateError("the messages hold a one-character control token, which cannot be plain text")
         found = {match.start() for match in self._pattern.finditer(text)} if self._pattern else set()
         end = len(text.rstrip())
         sizes = range(min(self._longest, end), 0, -1)

@@ -71,9 +71,7 @@ class Commit:
             return None
         ids = self._buffers.out_top_ids[row, :count].tolist()
         values = self._buffers.out_top_logprobs[row, :count].tolist()
-        return TokenLogprobs(
-            token, float(self._buffers.out_logprob[row]), tuple(zip(ids, values, strict=True))
-        )
+        return TokenLogprobs(token, float(self._buffers.out_logprob[row]), tuple(zip(ids, values, strict=True)))
 
     def _finish(self, live: Live, reason: FinishReason, error: RuntimeFailure | None) -> None:
         now = time.perf_counter()

@@ -59,9 +59,7 @@ class CpuDevice:
             raise AbiMismatch(f"{library_path}: speaks step ABI {abi}, the manifest says {manifest.abi}")
         block_bytes = self._library.llmc_kv_block_bytes()
         if block_bytes != manifest.kv.block_bytes:
-            raise AbiMismatch(
-                f"{library_path}: KV block of {block_bytes} bytes, not {manifest.kv.block_bytes}"
-            )
+            raise AbiMismatch(f"{library_path}: KV block of {block_bytes} bytes, not {manifest.kv.block_bytes}")
         config = LlmcConfig(
             weights=artifact.weights.address,
             num_blocks=num_blocks,
@@ -82,9 +80,7 @@ class CpuDevice:
         self._engine = self._library.llmc_create(ctypes.byref(config))
         if not self._engine:
             self._pool.close()
-            raise NotEnoughMemory(
-                f"{artifact.folder}: could not allocate {self.memory.arena_bytes} bytes of scratch"
-            )
+            raise NotEnoughMemory(f"{artifact.folder}: could not allocate {self.memory.arena_bytes} bytes of scratch")
 
     def prefill(self, step: StepBuffers) -> None:
         self._run("llmc_prefill", step)

@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from llmc.runtime.answer import Answer
 from llmc.runtime.artifact import TOKENIZER, Artifact, open_artifact
 from llmc.runtime.blocks import BlockManager
@@ -33,7 +35,6 @@ from llmc.runtime.sampling import SamplingParams, model_defaults
 from llmc.runtime.schedule import Scheduler
 from llmc.runtime.score import Scorer
 from llmc.runtime.tokenizer import Tokenizer
-from numpy.typing import NDArray
 
 Prompt = str | Sequence[int]
 
@@ -48,9 +49,7 @@ class Engine:
         self.tokenizer = Tokenizer.load(artifact) if artifact.has(TOKENIZER) else None
         self._template: ChatTemplate | None = None
         self._blocks = BlockManager(device.num_blocks, device.limits.block_tokens)
-        self._scheduler = Scheduler(
-            self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len
-        )
+        self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
         self._buffers = StepBuffers(device.limits)
         self._commit = Commit(self._scheduler, self._buffers)
         self._live: dict[Request, Live] = {}
@@ -105,9 +104,7 @@ class Engine:
         Raises RequestError, before anything runs, if any prompt or parameter is refused.
         """
         if params is None or isinstance(params, SamplingParams):
-            each = [params if params is not None and not fields else self.sampling(params, **fields)] * len(
-                prompts
-            )
+            each = [params if params is not None and not fields else self.sampling(params, **fields)] * len(prompts)
         else:
             each = [self.sampling(one, **fields) if fields else one for one in params]
         if len(each) != len(prompts):

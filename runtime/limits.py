@@ -39,14 +39,10 @@ def plan_limits(manifest: Manifest, options: LoadOptions) -> LimitPlan:
     max_seq_len = _within("max_seq_len", options.max_seq_len, built.max_seq_len, built.max_seq_len)
     max_tokens = _within("max_tokens", options.max_tokens, built.max_tokens, built.max_tokens)
     if max_batch > max_tokens:
-        raise InvalidParameter(
-            f"max_batch is {max_batch}, more than the {max_tokens} tokens of a step (max_tokens)"
-        )
+        raise InvalidParameter(f"max_batch is {max_batch}, more than the {max_tokens} tokens of a step (max_tokens)")
     max_rows = _within("max_rows", options.max_rows, min(max_batch, max_tokens), max_tokens)
     if max_rows < max_batch:
-        raise InvalidParameter(
-            f"max_rows is {max_rows}, but each of max_batch {max_batch} requests needs one"
-        )
+        raise InvalidParameter(f"max_rows is {max_rows}, but each of max_batch {max_batch} requests needs one")
     step = StepLimits(max_tokens, max_batch, max_rows, max_seq_len, manifest.kv.block_tokens)
     threads = _within("threads", options.threads, usable_cores(), _MAX_THREADS)
     return LimitPlan(step, _num_blocks(manifest, step, options.kv_memory), threads)

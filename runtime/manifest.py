@@ -78,9 +78,7 @@ class KvSlot:
     window: int | None
 
     def __post_init__(self) -> None:
-        _at_least(
-            1, kv_heads=self.kv_heads, head_dim=self.head_dim, value_dim=self.value_dim, window=self.window
-        )
+        _at_least(1, kv_heads=self.kv_heads, head_dim=self.head_dim, value_dim=self.value_dim, window=self.window)
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,7 @@ class Pool:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             self._mapping = mmap.mmap(-1, self.num_bytes + HUGE_PAGE, flags=flags)
         except (OSError, OverflowError, ValueError) as error:
-            raise NotEnoughMemory(
-                f"cannot reserve {self.num_bytes} bytes for the KV pool: {error}"
-            ) from error
+            raise NotEnoughMemory(f"cannot reserve {self.num_bytes} bytes for the KV pool: {error}") from error
         with contextlib.suppress(OSError):  # a kernel without transparent huge pages: slower, not wrong
             self._mapping.madvise(mmap.MADV_HUGEPAGE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from llmc.runtime.abi import MAX_LOGPROBS, LlmcSampling, LlmcStep
 from llmc.runtime.schedule import Batch, Chunk
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,7 @@ class StepBuffers:
     def _add_sequence(self, ids: NDArray[np.int32], start: int, block_ids: Any) -> None:
         first, end = self.num_tokens, self.num_tokens + len(ids)
         self.token_ids[first:end] = ids
-        self.positions[first:end] = (
-            start if len(ids) == 1 else np.arange(start, start + len(ids), dtype=np.int32)
-        )
+        self.positions[first:end] = start if len(ids) == 1 else np.arange(start, start + len(ids), dtype=np.int32)
         self.block_tables[self.num_seqs, : len(block_ids)] = block_ids
         self.num_tokens = end
         self.num_seqs += 1

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+from numpy.typing import NDArray
+
 from llmc.runtime.blocks import BlockTable
 from llmc.runtime.row_sampling import RowSampling
-from numpy.typing import NDArray
 
 
 class RequestState(Enum):

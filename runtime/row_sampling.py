@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
+
 from llmc.runtime.abi import LlmcSampling
 from llmc.runtime.sampling import SamplingParams
-from numpy.typing import NDArray
 
 # Added to the logits of tokens that must not be chosen yet. Finite, because the device reports non-finite
 # logits, and far below any logit, so that every probability it leaves is zero.

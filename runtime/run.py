@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from llmc.runtime.chat import Message
 from llmc.runtime.console import Interrupts, printable
@@ -66,7 +66,11 @@ class _Session:
         self._engine = engine
         self._options = options
         self._out = out
-        chosen = {"max_tokens": options.max_tokens, "temperature": options.temperature, "seed": options.seed}
+        chosen: dict[str, Any] = {
+            "max_tokens": options.max_tokens,
+            "temperature": options.temperature,
+            "seed": options.seed,
+        }
         stated = {name: value for name, value in chosen.items() if value is not None}
         self._params: SamplingParams = engine.sampling(**stated)
         if not options.raw:

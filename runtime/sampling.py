@@ -67,9 +67,7 @@ class SamplingParams:
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 1, _MAX_INT)
             if self.min_tokens > self.max_tokens:
-                raise InvalidParameter(
-                    f"min_tokens is {self.min_tokens}, more than max_tokens {self.max_tokens}"
-                )
+                raise InvalidParameter(f"min_tokens is {self.min_tokens}, more than max_tokens {self.max_tokens}")
         if self.logprobs is not None:
             _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         if not isinstance(self.ignore_eos, bool):
@@ -94,13 +92,9 @@ class SamplingParams:
 
     def _check_biases(self) -> None:
         if not isinstance(self.logit_bias, Mapping):
-            raise InvalidParameter(
-                f"logit_bias must map token ids to numbers, got {type(self.logit_bias).__name__}"
-            )
+            raise InvalidParameter(f"logit_bias must map token ids to numbers, got {type(self.logit_bias).__name__}")
         if len(self.logit_bias) > MAX_BIASES:
-            raise InvalidParameter(
-                f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_BIASES} are allowed"
-            )
+            raise InvalidParameter(f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_BIASES} are allowed")
         biases: dict[int, float] = {}
         for token, bias in self.logit_bias.items():
             _integer("logit_bias token id", token, 0, _MAX_INT)

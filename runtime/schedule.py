@@ -71,8 +71,9 @@ class Scheduler:
             )
         if prompt_len + 1 > self.blocks.capacity_tokens:
             raise PromptTooLong(
-                f"the prompt has {prompt_len} tokens and needs {self.blocks.blocks_for(prompt_len + 1)} KV blocks; the "
-                f"pool has {self.blocks.num_blocks} of {self.blocks.block_tokens} tokens; load with more kv_memory"
+                f"the prompt has {prompt_len} tokens and needs {self.blocks.blocks_for(prompt_len + 1)} KV "
+                f"blocks; the pool has {self.blocks.num_blocks} of {self.blocks.block_tokens} tokens; "
+                "load with more kv_memory"
             )
 
     def add(self, request: Request) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+
 from llmc.runtime.blocks import BlockManager
 from llmc.runtime.device import Device
 from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong
 from llmc.runtime.prepare import StepBuffers
-from numpy.typing import NDArray
 
 
 class Scorer:
@@ -48,9 +49,7 @@ class Scorer:
             top = exact.max(axis=1)
             total = np.log(np.exp(exact - top[:, None]).sum(axis=1)) + top
             if not np.isfinite(total).all():
-                raise NonFiniteLogits(
-                    f"logits at positions {positions[0]}..{positions[-1]} are not all finite"
-                )
+                raise NonFiniteLogits(f"logits at positions {positions[0]}..{positions[-1]} are not all finite")
             result[positions] = exact[np.arange(len(positions)), ids[np.asarray(positions) + 1]] - total
         return result
 
@@ -66,9 +65,7 @@ class Scorer:
         if length > limits.max_seq_len:
             raise PromptTooLong(f"the sequence has {length} tokens; max_seq_len is {limits.max_seq_len}")
         ids = np.asarray(token_ids, dtype=np.int32)
-        counts = (
-            self._check_chunks(chunks, length) if chunks is not None else self._default_chunks(length, rows)
-        )
+        counts = self._check_chunks(chunks, length) if chunks is not None else self._default_chunks(length, rows)
         table = self._blocks.allocate(length)
         if table is None:
             raise PromptTooLong(

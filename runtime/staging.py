@@ -49,9 +49,7 @@ def check_output(output: Path, may_replace: Callable[[Path], bool]) -> None:
     if output.is_symlink():
         raise OutputOccupied(f"{output}: is a symbolic link; give the folder itself")
     if output.exists() and not may_replace(output):
-        raise OutputOccupied(
-            f"{output}: exists and is no engine, so it is not replaced; choose another -o or move it"
-        )
+        raise OutputOccupied(f"{output}: exists and is no engine, so it is not replaced; choose another -o or move it")
 
 
 def fsync_tree(folder: Path) -> None:

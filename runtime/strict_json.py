@@ -117,9 +117,7 @@ def _expect(kind: Any, value: Any, path: str) -> Any:
     wrong = not isinstance(value, kind) or (kind is int and isinstance(value, bool))
     if wrong:
         names = {dict: "an object", list: "a list", str: "a string", int: "an integer", float: "a number"}
-        raise JsonMismatch(
-            f"{path or 'top level'}: expected {names.get(kind, kind.__name__)}, got {_brief(value)}"
-        )
+        raise JsonMismatch(f"{path or 'top level'}: expected {names.get(kind, kind.__name__)}, got {_brief(value)}")
     return value
 
 

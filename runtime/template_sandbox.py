@@ -90,9 +90,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return _capped(super().call(context, obj, *args, **kwargs))
 
 
-def render_capped(
-    template: jinja2.Template, variables: dict[str, Any], max_seconds: float = MAX_SECONDS
-) -> str:
+def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seconds: float = MAX_SECONDS) -> str:
     """Render in a thread that is stopped after `max_seconds`.
 
     Raises jinja2.TemplateError and whatever code raises.
@@ -110,9 +108,7 @@ def render_capped(
     thread.join(max_seconds)
     while thread.is_alive():
         # Repeated, because an exception that lands inside a template's own `except` would be lost.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeUp)
-        )
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeUp))
         thread.join(0.05)
     (result,) = outcome
     if isinstance(result, _TimeUp):
@@ -200,6 +196,4 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

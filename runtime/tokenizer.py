@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+
 from llmc.runtime.artifact import TOKENIZER, TOKENIZER_CONFIG, Artifact
 from llmc.runtime.errors import InvalidParameter, ManifestInvalid
 from llmc.runtime.manifest import SpecialTokens
@@ -118,9 +119,7 @@ class Tokenizer:
         try:
             ids = list(self._inner.encode(text, add_special_tokens=False).ids)
         except (TypeError, UnicodeError) as error:
-            raise InvalidParameter(
-                "the text holds lone surrogates, which are no Unicode characters"
-            ) from error
+            raise InvalidParameter("the text holds lone surrogates, which are no Unicode characters") from error
         for token in self.special_ids.intersection(ids):
             # Only a model whose vocabulary proper holds a control token's spelling gets here (Unigram can).
             spelling = self._special[token].content

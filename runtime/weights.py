@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
 from llmc.runtime.errors import FileMismatch, ManifestInvalid
 from llmc.runtime.strict_json import JsonMismatch, parse_json
 
@@ -58,19 +59,13 @@ class Weights:
         """
         length = int.from_bytes(self.view[:_LENGTH_BYTES], "little")
         if length > min(_MAX_HEADER_BYTES, len(self.view) - _LENGTH_BYTES):
-            raise FileMismatch(
-                f"{self.path}: header of {length} bytes does not fit a file of {len(self.view)}"
-            )
+            raise FileMismatch(f"{self.path}: header of {length} bytes does not fit a file of {len(self.view)}")
         self.data_offset = _LENGTH_BYTES + length
         if self.data_offset % DATA_ALIGNMENT:
-            raise FileMismatch(
-                f"{self.path}: data starts at byte {self.data_offset}, which is no multiple of {DATA_ALIGNMENT}"
-            )
+            raise FileMismatch(f"{self.path}: data starts at byte {self.data_offset}, no multiple of {DATA_ALIGNMENT}")
         end = _end_of_tensors(self.path, bytes(self.view[_LENGTH_BYTES : self.data_offset]))
         if end > self.data_bytes:
-            raise FileMismatch(
-                f"{self.path}: tensors end at byte {end} of the data, which has {self.data_bytes}"
-            )
+            raise FileMismatch(f"{self.path}: tensors end at byte {end} of the data, which has {self.data_bytes}")
 
     def close(self) -> None:
         self.view.release()
