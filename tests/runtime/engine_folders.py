@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+from pathlib import Path
 
 import reference_oracle as oracle
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -22,6 +23,7 @@ from llmc.runtime.manifest import (
     Target,
 )
 
+ABI_FOLDER = Path(__file__).parents[2] / "templates" / "cpu"
 BOS, IM_START, IM_END = 259, 260, 261
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
