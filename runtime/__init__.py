@@ -1,0 +1,51 @@
+"""llmc.runtime: load an engine folder and serve it.
+
+The names below are loaded on first use, so importing is cheap.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmc.runtime.engine import Engine
+    from llmc.runtime.errors import EngineError, RequestError, RuntimeFailure, StepFailed
+    from llmc.runtime.handle import RequestHandle
+    from llmc.runtime.request import FinishReason
+    from llmc.runtime.results import Completion, Output, Timing, TokenLogprobs
+    from llmc.runtime.sampling import SamplingParams
+
+_HOMES = {
+    "Completion": "results",
+    "Engine": "engine",
+    "EngineError": "errors",
+    "FinishReason": "request",
+    "Output": "results",
+    "RequestError": "errors",
+    "RequestHandle": "handle",
+    "RuntimeFailure": "errors",
+    "SamplingParams": "sampling",
+    "StepFailed": "errors",
+    "Timing": "results",
+    "TokenLogprobs": "results",
+}
+
+__all__ = [
+    "Completion",
+    "Engine",
+    "EngineError",
+    "FinishReason",
+    "Output",
+    "RequestError",
+    "RequestHandle",
+    "RuntimeFailure",
+    "SamplingParams",
+    "StepFailed",
+    "Timing",
+    "TokenLogprobs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,96 @@
+"""templates/cpu/abi.h, mirrored field by field for ctypes.
+
+A test compares sizes and offsets with the C compiler's.
+"""
+
+import ctypes
+from ctypes import POINTER, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+from llmc.runtime.errors import AbiMismatch
+
+MAX_LOGPROBS = 20
+
+
+class LlmcSampling(ctypes.Structure):
+    """How one row's next token is chosen."""
+
+    _fields_ = (
+        ("temperature", c_float),
+        ("top_p", c_float),
+        ("min_p", c_float),
+        ("repetition_penalty", c_float),
+        ("presence_penalty", c_float),
+        ("frequency_penalty", c_float),
+        ("top_k", c_int32),
+        ("num_logprobs", c_int32),
+        ("seed", c_uint64),
+        ("sample_index", c_uint32),
+        ("position", c_uint32),
+        ("history", c_void_p),
+        ("history_len", c_int32),
+        ("prompt_len", c_int32),
+        ("bias_ids", c_void_p),
+        ("bias", c_void_p),
+        ("num_bias", c_int32),
+        ("padding", c_int32),
+    )
+
+
+class LlmcStep(ctypes.Structure):
+    """One step over T tokens of S sequences with R rows of logits."""
+
+    _fields_ = (
+        ("num_tokens", c_int32),
+        ("num_seqs", c_int32),
+        ("num_rows", c_int32),
+        ("block_table_stride", c_int32),
+        ("token_ids", c_void_p),
+        ("positions", c_void_p),
+        ("seq_starts", c_void_p),
+        ("block_tables", c_void_p),
+        ("rows", c_void_p),
+        ("sampling", POINTER(LlmcSampling)),
+        ("logits", c_void_p),
+        ("out_tokens", c_void_p),
+        ("out_logprob", c_void_p),
+        ("out_top_ids", c_void_p),
+        ("out_top_logprobs", c_void_p),
+    )
+
+
+class LlmcConfig(ctypes.Structure):
+    """What the caller promises for the life of an engine."""
+
+    _fields_ = (
+        ("weights", c_void_p),
+        ("kv", c_void_p),
+        ("num_blocks", c_int64),
+        ("max_tokens", c_int32),
+        ("max_seqs", c_int32),
+        ("max_rows", c_int32),
+        ("max_seq_len", c_int32),
+        ("num_threads", c_int32),
+        ("padding", c_int32),
+    )
+
+
+def load_library(path: Path) -> ctypes.CDLL:
+    """model.so with its functions typed. Raises AbiMismatch if it cannot be loaded or lacks a function."""
+    try:
+        library = ctypes.CDLL(str(path.absolute()))
+        functions = {
+            "llmc_abi_version": ((), c_uint32),
+            "llmc_kv_block_bytes": ((), c_int64),
+            "llmc_arena_bytes": ((POINTER(LlmcConfig),), c_int64),
+            "llmc_create": ((POINTER(LlmcConfig),), c_void_p),
+            "llmc_destroy": ((c_void_p,), None),
+            "llmc_prefill": ((c_void_p, POINTER(LlmcStep)), c_int32),
+            "llmc_decode": ((c_void_p, POINTER(LlmcStep)), c_int32),
+        }
+        for name, (arguments, result) in functions.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, result
+    except (OSError, AttributeError) as error:
+        raise AbiMismatch(f"{path}: cannot be loaded: {error}") from error
+    return library

@@ -1,0 +1,224 @@
+"""Reading and sealing engine folders. The schema is `manifest.py`; the check order is docs/engine.md.
+
+`open_artifact` checks everything that can be checked before a weight is read, then the files. Each failure is
+one `EngineError` whose message says what, where, expected against got.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from llmc.runtime.errors import (
+    AbiMismatch,
+    ChecksumMismatch,
+    FileMismatch,
+    FormatTooNew,
+    MachineMismatch,
+    ManifestInvalid,
+    NotAnEngine,
+)
+from llmc.runtime.features import Machine
+from llmc.runtime.hashing import digest, file_digest
+from llmc.runtime.manifest import ABI, FORMAT, FileEntry, Manifest
+from llmc.runtime.staging import fsync_tree
+from llmc.runtime.strict_json import JsonMismatch, from_plain, parse_json, render_json, to_plain
+from llmc.runtime.weights import Weights
+
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+MODEL_LIBRARY = "kernels/cpu/model.so"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+_MAX_MANIFEST_BYTES = 64 << 20
+
+
+@dataclass
+class Artifact:
+    """An engine folder that passed every check.
+
+    Owns the mapping of the weights; close it after the device.
+    """
+
+    folder: Path
+    manifest: Manifest
+    weights: Weights
+    hash_seconds: float
+    open_seconds: float
+    closed: bool = field(default=False, init=False)
+
+    def has(self, name: str) -> bool:
+        return name in self.manifest.files
+
+    def path(self, name: str) -> Path:
+        """Path of a file of the manifest. Raises FileMismatch if the engine has none of that name."""
+        if name not in self.manifest.files:
+            raise FileMismatch(f"{self.folder}: the engine has no {name}")
+        return confined(self.folder, name)
+
+    def read_text(self, name: str) -> str:
+        return self.path(name).read_text(encoding="utf-8")
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.weights.close()
+
+
+def open_artifact(folder: Path, machine: Machine | None = None) -> Artifact:
+    """Check an engine folder completely and map its weights. Raises an EngineError subclass."""
+    start = time.perf_counter()
+    manifest = read_manifest(folder)
+    check_machine(folder, manifest, machine or Machine.this())
+    check_sizes(folder, manifest)
+    for name in (WEIGHTS, MODEL_LIBRARY):
+        if name not in manifest.files:
+            raise FileMismatch(f"{folder}: the engine has no {name}")
+    hash_start = time.perf_counter()
+    # The mapping that is hashed is the mapping that is used: pages are touched once, and no swap of the file
+    # between check and use can go unseen.
+    weights = Weights.map(confined(folder, WEIGHTS))
+    try:
+        for name, entry in sorted(manifest.files.items()):
+            found = digest(weights.view) if name == WEIGHTS else file_digest(confined(folder, name))
+            if found != entry.blake3:
+                raise ChecksumMismatch(
+                    f"{folder / name}: content is damaged: BLAKE3 is {found[:16]}..., the manifest says "
+                    f"{entry.blake3[:16]}...; copy or build the engine again"
+                )
+        hash_seconds = time.perf_counter() - hash_start
+        weights.locate_data()
+    except BaseException:
+        weights.close()
+        raise
+    return Artifact(folder, manifest, weights, hash_seconds, time.perf_counter() - start)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an engine folder, its own checksum checked; no other file is opened."""
+    path = folder / MANIFEST
+    plain = _read_plain(folder)
+    form = plain.get("format")
+    if not isinstance(form, int) or isinstance(form, bool):
+        raise ManifestInvalid(f"{path}: format: expected an integer, got {form!r}")
+    if form != FORMAT:
+        older = "an older llmc; build it again" if form < FORMAT else "a newer llmc; update llmc"
+        raise FormatTooNew(f"{path}: engine format {form}, this llmc reads format {FORMAT}: made by {older}")
+    checksum = plain.pop("checksum", None)
+    expected = digest(render_json(plain))
+    if checksum != expected or render_json({**plain, "checksum": checksum}) != path.read_bytes():
+        raise ChecksumMismatch(
+            f"{path}: the manifest is damaged or was edited: its checksum is {expected[:16]}..., it says "
+            f"{str(checksum)[:16]}...; copy or build the engine again"
+        )
+    try:
+        return from_plain(Manifest, plain)
+    except JsonMismatch as error:
+        raise ManifestInvalid(f"{path}: {error}") from error
+
+
+def render_manifest(manifest: Manifest) -> bytes:
+    """The bytes of manifest.json: canonical JSON with the checksum of the same JSON without it."""
+    plain = to_plain(manifest)
+    return render_json({**plain, "checksum": digest(render_json(plain))})
+
+
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Finish a folder that a build has filled: hash every file, write manifest.json last, fsync all of it.
+
+    `manifest.files` is replaced by what lies in the folder. Returns the manifest as written.
+    """
+    names = sorted(set(_files_below(folder)) - {MANIFEST})
+    entries = {name: FileEntry((folder / name).stat().st_size, file_digest(folder / name)) for name in names}
+    sealed = replace(manifest, files=entries)
+    from_plain(Manifest, to_plain(sealed))  # a manifest that its own reader refuses is our bug: find it here
+    (folder / MANIFEST).write_bytes(render_manifest(sealed))
+    fsync_tree(folder)
+    return sealed
+
+
+def is_engine(folder: Path) -> bool:
+    """Whether the folder looks like an engine of any format: cheap, for deciding what may be replaced."""
+    try:
+        plain = _read_plain(folder)
+    except (NotAnEngine, ManifestInvalid):
+        return False
+    return isinstance(plain.get("format"), int) and isinstance(plain.get("checksum"), str)
+
+
+def check_machine(folder: Path, manifest: Manifest, machine: Machine) -> None:
+    """Raises MachineMismatch or AbiMismatch."""
+    target = manifest.target
+    if target.arch != machine.arch:
+        raise MachineMismatch(f"{folder}: built for {target.arch}, this machine is {machine.arch}")
+    missing = machine.missing(target.features)
+    if missing:
+        raise MachineMismatch(
+            f"{folder}: built for a CPU with {', '.join(missing)}, which this one lacks; "
+            "build it again on this machine or for a target without"
+        )
+    if manifest.abi != ABI:
+        raise AbiMismatch(f"{folder}: step ABI {manifest.abi}, this llmc speaks {ABI}; build the engine again")
+
+
+def check_sizes(folder: Path, manifest: Manifest) -> None:
+    """Exactly the manifest's files, with their sizes. Raises FileMismatch."""
+    for name, entry in sorted(manifest.files.items()):
+        path = confined(folder, name)
+        if not path.is_file():
+            raise FileMismatch(f"{folder / name}: missing; copy or build the engine again")
+        size = path.stat().st_size
+        if size != entry.bytes:
+            raise FileMismatch(f"{folder / name}: {size} bytes, the manifest says {entry.bytes}")
+    extra = sorted(set(_files_below(folder)) - set(manifest.files) - {MANIFEST})
+    if extra:
+        raise FileMismatch(f"{folder / extra[0]}: not part of the engine; remove it")
+
+
+def confined(folder: Path, name: str) -> Path:
+    """`folder/name`, refused unless it stays below `folder` with symbolic links resolved.
+
+    Raises FileMismatch.
+    """
+    pure = PurePosixPath(name)
+    plain = name == str(pure) and not pure.is_absolute() and ".." not in pure.parts and name != "."
+    if not plain or "\\" in name or "\0" in name:
+        raise FileMismatch(f"{folder}: file name {name!r} is not a plain path inside the engine")
+    try:
+        inside = (folder / name).resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError) as error:
+        raise FileMismatch(f"{folder / name}: cannot be resolved: {error}") from error
+    if not inside:
+        raise FileMismatch(f"{folder / name}: leads outside the engine's folder")
+    return folder / name
+
+
+def _read_plain(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        if not folder.exists():
+            raise NotAnEngine(f"{folder}: no such folder")
+        if not folder.is_dir():
+            raise NotAnEngine(f"{folder}: not a folder; an engine is one, written by `llmc build`")
+        if not path.is_file():
+            raise NotAnEngine(f"{folder}: no {MANIFEST}, so this is not an engine")
+        size = path.stat().st_size
+        if size > _MAX_MANIFEST_BYTES:
+            raise ManifestInvalid(f"{path}: {size} bytes, more than any manifest ({_MAX_MANIFEST_BYTES})")
+        plain = parse_json(path.read_bytes())
+    except OSError as error:
+        raise NotAnEngine(f"{path}: cannot be read: {error.strerror}") from error
+    except JsonMismatch as error:
+        raise ManifestInvalid(f"{path}: {error}") from error
+    if not isinstance(plain, dict):
+        raise ManifestInvalid(f"{path}: expected an object, got {type(plain).__name__}")
+    return plain
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    for root, _, files in os.walk(folder):
+        for name in files:
+            yield (Path(root) / name).relative_to(folder).as_posix()

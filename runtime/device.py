@@ -1,0 +1,115 @@
+"""Where steps run. The engine talks to the `Device` protocol; `CpuDevice` runs model.so."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmc.runtime.abi import LlmcConfig, load_library
+from llmc.runtime.artifact import MODEL_LIBRARY, Artifact
+from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
+from llmc.runtime.memory import Pool, available_bytes
+from llmc.runtime.prepare import StepBuffers, StepLimits
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes a device holds."""
+
+    weights_bytes: int
+    kv_bytes: int
+    arena_bytes: int
+
+
+class Device(Protocol):
+    """Executes steps and owns the KV pool, the scratch memory and the sampler."""
+
+    @property
+    def limits(self) -> StepLimits: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def memory(self) -> DeviceMemory: ...
+
+    def prefill(self, step: StepBuffers) -> None:
+        """Run a step of any mix of chunks and single tokens. Raises StepFailed."""
+
+    def decode(self, step: StepBuffers) -> None:
+        """Run a step in which every sequence has exactly one token. Raises StepFailed."""
+
+    def close(self) -> None:
+        """Give back memory and threads; closing again changes nothing."""
+
+
+class CpuDevice:
+    """model.so over the mapped weights and a KV pool of `num_blocks` blocks.
+
+    Raises EngineError subclasses.
+    """
+
+    def __init__(self, artifact: Artifact, limits: StepLimits, num_blocks: int, threads: int) -> None:
+        self._engine: int | None = None
+        self.limits = limits
+        self.num_blocks = num_blocks
+        manifest, library_path = artifact.manifest, artifact.path(MODEL_LIBRARY)
+        self._library = load_library(library_path)
+        abi = self._library.llmc_abi_version()
+        if abi != manifest.abi:
+            raise AbiMismatch(f"{library_path}: speaks step ABI {abi}, the manifest says {manifest.abi}")
+        block_bytes = self._library.llmc_kv_block_bytes()
+        if block_bytes != manifest.kv.block_bytes:
+            raise AbiMismatch(f"{library_path}: KV block of {block_bytes} bytes, not {manifest.kv.block_bytes}")
+        config = LlmcConfig(
+            weights=artifact.weights.address,
+            num_blocks=num_blocks,
+            max_tokens=limits.max_tokens,
+            max_seqs=limits.max_seqs,
+            max_rows=limits.max_rows,
+            max_seq_len=limits.max_seq_len,
+            num_threads=threads,
+        )
+        self.memory = DeviceMemory(
+            weights_bytes=artifact.weights.data_bytes,
+            kv_bytes=num_blocks * block_bytes,
+            arena_bytes=self._library.llmc_arena_bytes(ctypes.byref(config)),
+        )
+        check_memory(self.memory)
+        self._pool = Pool(self.memory.kv_bytes)
+        config.kv = self._pool.address
+        self._engine = self._library.llmc_create(ctypes.byref(config))
+        if not self._engine:
+            self._pool.close()
+            raise NotEnoughMemory(f"{artifact.folder}: could not allocate {self.memory.arena_bytes} bytes of scratch")
+
+    def prefill(self, step: StepBuffers) -> None:
+        self._run("llmc_prefill", step)
+
+    def decode(self, step: StepBuffers) -> None:
+        self._run("llmc_decode", step)
+
+    def close(self) -> None:
+        if self._engine:
+            self._library.llmc_destroy(self._engine)
+            self._engine = None
+            self._pool.close()
+
+    def _run(self, entry: str, step: StepBuffers) -> None:
+        if not self._engine:
+            raise StepFailed("the engine is closed")
+        code = getattr(self._library, entry)(self._engine, ctypes.byref(step.struct))
+        if code != 0:
+            raise StepFailed(
+                f"{entry} returned {code} for a step of {step.num_tokens} tokens, {step.num_seqs} sequences, "
+                f"{step.num_rows} rows: a fault of the engine, not of the request"
+            )
+
+
+def check_memory(memory: DeviceMemory) -> None:
+    """Raises NotEnoughMemory, with the figures, if KV pool and scratch exceed what this machine has free."""
+    wanted, available = memory.kv_bytes + memory.arena_bytes, available_bytes()
+    if wanted > available:
+        raise NotEnoughMemory(
+            f"KV pool of {memory.kv_bytes} bytes and scratch of {memory.arena_bytes} need {wanted} bytes, "
+            f"{available} are available; lower kv_memory, max_batch or max_seq_len"
+        )

@@ -1,0 +1,282 @@
+"""The engine at work: load an engine folder, submit requests, step until they are answered.
+
+    with Engine.load("smollm2") as engine:
+        print(engine.generate(["Once upon a time"], max_tokens=32)[0].text)
+
+One step is schedule -> prepare -> execute (sampling included) -> commit. One thread drives an engine; nothing
+runs between calls of `step`.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmc.runtime.answer import Answer
+from llmc.runtime.artifact import TOKENIZER, Artifact, open_artifact
+from llmc.runtime.blocks import BlockManager
+from llmc.runtime.chat import ChatTemplate, Message
+from llmc.runtime.commit import Commit
+from llmc.runtime.device import CpuDevice, Device
+from llmc.runtime.errors import ChatTemplateError, InvalidParameter, StepFailed
+from llmc.runtime.features import Machine
+from llmc.runtime.handle import Live, RequestHandle
+from llmc.runtime.limits import LoadOptions, plan_limits
+from llmc.runtime.prepare import StepBuffers
+from llmc.runtime.request import FinishReason, Request, TokenHistory
+from llmc.runtime.results import Completion, Output
+from llmc.runtime.row_sampling import RowSampling
+from llmc.runtime.sampling import SamplingParams, model_defaults
+from llmc.runtime.schedule import Scheduler
+from llmc.runtime.score import Scorer
+from llmc.runtime.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+
+class Engine:
+    """A loaded engine. Use `Engine.load`; close it, or use it as a context manager."""
+
+    def __init__(self, artifact: Artifact, device: Device, max_batch: int) -> None:
+        self.artifact = artifact
+        self.manifest = artifact.manifest
+        self.device = device
+        self.tokenizer = Tokenizer.load(artifact) if artifact.has(TOKENIZER) else None
+        self._template: ChatTemplate | None = None
+        self._blocks = BlockManager(device.num_blocks, device.limits.block_tokens)
+        self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
+        self._buffers = StepBuffers(device.limits)
+        self._commit = Commit(self._scheduler, self._buffers)
+        self._live: dict[Request, Live] = {}
+        self._arrivals = 0
+        self._scorer = Scorer(device, self._blocks, self._buffers, self.manifest.model.vocab_size)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        max_batch: int | None = None,
+        max_seq_len: int | None = None,
+        max_tokens: int | None = None,
+        max_rows: int | None = None,
+        threads: int | None = None,
+        kv_memory: int | None = None,
+        machine: Machine | None = None,
+    ) -> "Engine":
+        """Check an engine folder, map its weights, start its threads.
+
+        `max_batch`, `max_seq_len` and `max_tokens` (per step) lie within the envelope the engine was built
+        for and default to it; `max_rows` bounds how many rows of logits one step can return (default:
+        `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pool in bytes and defaults
+        to what the envelope can use, but at most half of the free memory. Raises EngineError subclasses,
+        InvalidParameter.
+        """
+        artifact = open_artifact(Path(path), machine)
+        try:
+            options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory)
+            plan = plan_limits(artifact.manifest, options)
+            device = CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
+            try:
+                return cls(artifact, device, plan.step.max_seqs)
+            except BaseException:
+                device.close()
+                raise
+        except BaseException:
+            artifact.close()
+            raise
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **fields: Any,
+    ) -> list[Completion]:
+        """Answer all prompts, batched; one completion per prompt, in order.
+
+        `params` is one for all or one per prompt; keyword arguments are fields of SamplingParams over the
+        model's defaults. A request that fails while it runs has its `error` set; the others are not affected.
+        Raises RequestError, before anything runs, if any prompt or parameter is refused.
+        """
+        if params is None or isinstance(params, SamplingParams):
+            each = [params if params is not None and not fields else self.sampling(params, **fields)] * len(prompts)
+        else:
+            each = [self.sampling(one, **fields) if fields else one for one in params]
+        if len(each) != len(prompts):
+            raise InvalidParameter(f"{len(prompts)} prompts but {len(each)} sampling parameters")
+        ids = [self._checked_prompt(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
+        handles = [self.submit(prompt, one) for prompt, one in zip(ids, each, strict=True)]
+        try:
+            return [handle.result() for handle in handles]
+        finally:
+            for handle in handles:
+                handle.cancel()
+
+    def submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        on_output: Callable[[Output], None] | None = None,
+        **fields: Any,
+    ) -> RequestHandle:
+        """Queue one request. Iterate the handle for its outputs as they come, or let `step` call `on_output`.
+
+        Raises RequestError. An exception that `on_output` raises ends that request alone.
+        """
+        if params is None or fields:
+            params = self.sampling(params, **fields)
+        ids = self._checked_prompt(prompt, params)
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        eos = frozenset() if params.ignore_eos else frozenset(self.manifest.tokens.eos)
+        stop_ids = eos | frozenset(params.stop_token_ids)
+        room = self._scheduler.max_len - len(ids)
+        max_output = room if params.max_tokens is None else min(room, params.max_tokens)
+        request = Request(
+            arrival=self._arrivals,
+            tokens=TokenHistory(ids),
+            prompt_len=len(ids),
+            sampling=RowSampling(params, seed, len(ids), stop_ids),
+        )
+        self._arrivals += 1
+        answer = Answer(params, self.tokenizer, stop_ids, max_output)
+        self._scheduler.add(request)
+        live = Live(request, answer, params, seed, on_output)
+        self._live[request] = live
+        return RequestHandle(live, self.step, lambda: self._cancel(request))
+
+    def step(self) -> bool:
+        """Run one step; False if there is nothing to do.
+
+        Raises StepFailed, and then every request has failed.
+        """
+        batch = self._scheduler.schedule()
+        if not batch.chunks:
+            return False
+        sampled = self._buffers.fill(batch)
+        try:
+            (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
+        except StepFailed as error:
+            # What the cache holds is unknown now, so no running answer can be trusted.
+            for live in list(self._live.values()):
+                self._commit.fail(live, error)
+            self._forget_finished()
+            raise
+        self._scheduler.computed(batch)
+        self._commit.tokens([self._live[chunk.request] for chunk in sampled])
+        self._forget_finished()
+        return True
+
+    def sampling(self, params: SamplingParams | None = None, **fields: Any) -> SamplingParams:
+        """Sampling parameters from keyword arguments, over `params` or else over the model's own defaults."""
+        known = SamplingParams.__dataclass_fields__
+        unknown = sorted(set(fields) - set(known))
+        if unknown:
+            raise InvalidParameter(f"unknown sampling parameter {unknown[0]!r}; known: {', '.join(known)}")
+        if params is not None:
+            return replace(params, **fields)
+        return SamplingParams(**{**model_defaults(self.manifest.generation), **fields})
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text, BOS before it if the model wants one."""
+        return self._need_tokenizer().encode(text)
+
+    def encode_chat(self, messages: Sequence[Message], **variables: Any) -> list[int]:
+        """Ids of a conversation by the model's chat template, ready for the answer.
+
+        Raises ChatTemplateError.
+        """
+        return self.chat_template.encode(messages, **variables)
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """Raises ChatTemplateError if the model has none."""
+        if self._template is None:
+            self._template = ChatTemplate.load(self.artifact, self._need_tokenizer())
+        if self._template is None:
+            raise ChatTemplateError(
+                f"{self.artifact.folder}: the model has no chat template; use --raw to continue plain text"
+            )
+        return self._template
+
+    def logits(
+        self,
+        token_ids: Sequence[int],
+        rows: Sequence[int] | None = None,
+        chunks: Sequence[int] | None = None,
+    ) -> NDArray[np.float32]:
+        """Raw logits [R, vocab] at positions `rows` (default: all) of a sequence, computed in `chunks`.
+
+        `chunks` are token counts that add up to the length; by default as large as `max_tokens` and
+        `max_rows` allow. Raises RequestError.
+        """
+        self._check_ids(token_ids)
+        return self._scorer.logits(token_ids, rows, chunks)
+
+    def score(self, token_ids: Sequence[int]) -> NDArray[np.float64]:
+        """Log-probability [n-1] of each token but the first, given those before it. Raises RequestError."""
+        self._check_ids(token_ids)
+        return self._scorer.score(token_ids)
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self._blocks.num_free
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless queues and blocks agree; for tests and for idle moments."""
+        self._scheduler.check_integrity()
+
+    def close(self) -> None:
+        """End every request as cancelled, stop the threads, unmap the weights.
+
+        Closing again changes nothing.
+        """
+        for request in list(self._live):
+            self._cancel(request)
+        self.device.close()
+        self.artifact.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _cancel(self, request: Request) -> None:
+        live = self._live.get(request)
+        if live is not None:
+            self._commit.end(live, FinishReason.CANCELLED)
+            self._forget_finished()
+
+    def _forget_finished(self) -> None:
+        for request in [r for r, live in self._live.items() if live.completion is not None]:
+            del self._live[request]
+
+    def _checked_prompt(self, prompt: Prompt, params: SamplingParams) -> Sequence[int]:
+        params.check_vocabulary(self.manifest.model.num_valid_tokens)
+        if params.stop and self.tokenizer is None:
+            raise InvalidParameter("stop strings need a tokenizer, which this engine lacks")
+        ids = self.encode(prompt) if isinstance(prompt, str) else prompt
+        self._check_ids(ids)
+        self._scheduler.check_possible(len(ids))
+        return ids
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if len(ids) == 0:
+            raise InvalidParameter("the prompt is empty")
+        vocab = self.manifest.model.vocab_size
+        for at, token in enumerate(ids):
+            if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token < vocab:
+                raise InvalidParameter(f"token {at} of the prompt: {token!r} is not an id in 0..{vocab - 1}")
+
+    def _need_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise InvalidParameter(f"{self.artifact.folder}: the engine has no tokenizer; give token ids")
+        return self.tokenizer

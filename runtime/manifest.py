@@ -1,0 +1,188 @@
+"""The engine's manifest as types.
+
+Everything a loader must know before it reads anything large (docs/engine.md).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+FORMAT = 1
+ABI = 1
+
+
+def _at_least(low: int, **fields: int | None) -> None:
+    for name, value in fields.items():
+        if value is not None and value < low:
+            raise ValueError(f"{name} is {value}, must be at least {low}")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the kernels were compiled for.
+
+    `features` are CPU feature names, all of which the machine must have.
+    """
+
+    name: str
+    arch: str
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """The model in figures.
+
+    Ids `num_valid_tokens`..`vocab_size`-1 are padding of the head and are never sampled.
+    """
+
+    name: str
+    architecture: str
+    dtype: str
+    num_parameters: int
+    vocab_size: int
+    num_valid_tokens: int
+    max_seq_len: int
+
+    def __post_init__(self) -> None:
+        _at_least(
+            1,
+            vocab_size=self.vocab_size,
+            num_valid_tokens=self.num_valid_tokens,
+            max_seq_len=self.max_seq_len,
+        )
+        if self.num_valid_tokens > self.vocab_size:
+            raise ValueError(f"num_valid_tokens {self.num_valid_tokens} exceeds vocab_size {self.vocab_size}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The envelope: the largest run-time values the compiled steps accept."""
+
+    max_seq_len: int
+    max_batch: int
+    max_tokens: int
+
+    def __post_init__(self) -> None:
+        _at_least(1, max_seq_len=self.max_seq_len, max_batch=self.max_batch, max_tokens=self.max_tokens)
+
+
+@dataclass(frozen=True)
+class KvSlot:
+    """One attention layer's share of a KV block; `window` is its sliding window in tokens, if it has one."""
+
+    layer: str
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    dtype: str
+    window: int | None
+
+    def __post_init__(self) -> None:
+        _at_least(1, kv_heads=self.kv_heads, head_dim=self.head_dim, value_dim=self.value_dim, window=self.window)
+
+
+@dataclass(frozen=True)
+class KvLayout:
+    """Shape of the KV pool.
+
+    Block b starts at `b * block_bytes` and holds `block_tokens` positions of every slot.
+    """
+
+    block_tokens: int
+    block_bytes: int
+    bytes_per_token: int
+    slots: tuple[KvSlot, ...]
+
+    def __post_init__(self) -> None:
+        _at_least(
+            1,
+            block_tokens=self.block_tokens,
+            block_bytes=self.block_bytes,
+            bytes_per_token=self.bytes_per_token,
+        )
+
+
+@dataclass(frozen=True)
+class ArenaBytes:
+    """Scratch memory: constant + per_token * max_tokens + per_row * max_rows + per_thread * threads."""
+
+    constant: int
+    per_token: int
+    per_row: int
+    per_thread: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes known at build, from which the largest concurrency can be proved."""
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    arena: ArenaBytes
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids with a role. `eos` is the union of what config, generation config and tokenizer say."""
+
+    bos: int | None
+    eos: tuple[int, ...]
+    pad: int | None
+    add_bos: bool
+
+    def __post_init__(self) -> None:
+        _at_least(0, bos=self.bos, pad=self.pad)
+        if any(token < 0 for token in self.eos):
+            raise ValueError(f"eos has a negative id: {list(self.eos)}")
+        if self.add_bos and self.bos is None:
+            raise ValueError("add_bos is true but bos is null")
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """The model's own sampling defaults (generation_config.json); None where it says nothing.
+
+    As in transformers, the model samples by default only where `do_sample` is true; else it is greedy.
+    """
+
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size and BLAKE3 (64 hex digits) of one file."""
+
+    bytes: int
+    blake3: str
+
+    def __post_init__(self) -> None:
+        _at_least(0, bytes=self.bytes)
+        if len(self.blake3) != 64 or set(self.blake3) - set("0123456789abcdef"):
+            raise ValueError(f"blake3 {self.blake3!r} is not 64 hex digits")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """manifest.json without its own checksum, which `artifact.render_manifest` adds.
+
+    `files` maps every other file's path inside the folder (POSIX, relative) to its size and BLAKE3; a build
+    leaves it empty and `artifact.seal` fills it. `producer` names the versions of the tools that made the
+    engine.
+    """
+
+    producer: Mapping[str, str]
+    target: Target
+    model: ModelSummary
+    limits: Limits
+    kv: KvLayout
+    memory: MemoryPlan
+    tokens: SpecialTokens
+    generation: GenerationDefaults
+    files: Mapping[str, FileEntry]
+    format: int = FORMAT
+    abi: int = ABI

@@ -1,0 +1,131 @@
+"""Writing a folder so that a kill at any moment leaves the old engine, no engine, or the whole new one.
+
+A build fills a hidden sibling of its output and swaps the two in one rename. The builder holds a lock on its
+sibling, which the kernel drops when it dies: the next build removes siblings that nobody holds.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llmc.runtime.errors import OutputOccupied
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+
+
+@contextmanager
+def atomic_folder(output: Path, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
+    """A fresh folder to fill, which becomes `output` when the block ends without an error.
+
+    Raises OutputOccupied, before and after the block, if something lies at `output` that `may_replace`
+    refuses. The block is expected to fsync what it writes (`artifact.seal` does); the renames are fsynced
+    here.
+    """
+    output = Path(os.path.abspath(output))
+    check_output(output, may_replace)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    _remove_dead_siblings(output)
+    staged, lock = _create_locked(output)
+    try:
+        yield staged
+        check_output(output, may_replace)
+        _move_into_place(staged, output)
+    finally:
+        # Removes the unfinished folder, or the replaced engine, which now bears the staged name.
+        shutil.rmtree(staged, ignore_errors=True)
+        os.close(lock)
+
+
+def check_output(output: Path, may_replace: Callable[[Path], bool]) -> None:
+    """Raises OutputOccupied if a build must not put an engine at `output`."""
+    if output.is_symlink():
+        raise OutputOccupied(f"{output}: is a symbolic link; give the folder itself")
+    if output.exists() and not may_replace(output):
+        raise OutputOccupied(f"{output}: exists and is no engine, so it is not replaced; choose another -o or move it")
+
+
+def fsync_tree(folder: Path) -> None:
+    """Flush every file and folder below `folder`, and itself, to disk."""
+    for root, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            _fsync(Path(root) / name)
+        _fsync(Path(root))
+
+
+def _prefix(output: Path) -> str:
+    return f".{output.name}.llmc-build-"
+
+
+def _create_locked(output: Path) -> tuple[Path, int]:
+    while True:
+        staged = output.parent / (_prefix(output) + secrets.token_hex(8))
+        staged.mkdir()
+        lock = os.open(staged, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(staged).st_ino == os.fstat(lock).st_ino:
+                return staged, lock
+        except (BlockingIOError, FileNotFoundError):
+            pass  # another build's clean-up took it between mkdir and lock
+        os.close(lock)
+
+
+def _remove_dead_siblings(output: Path) -> None:
+    for sibling in output.parent.glob(_glob_escape(_prefix(output)) + "*"):
+        try:
+            lock = os.open(sibling, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(sibling, ignore_errors=True)
+        except BlockingIOError:
+            pass  # a build that is alive
+        finally:
+            os.close(lock)
+
+
+def _glob_escape(text: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in text)
+
+
+def _move_into_place(staged: Path, output: Path) -> None:
+    if not output.exists():
+        os.rename(staged, output)
+    elif not _exchange(staged, output):
+        # No atomic exchange on this file system: for a moment there is no engine, never half of one.
+        old = staged.with_name(staged.name + "-old")
+        os.rename(output, old)
+        os.rename(staged, output)
+        shutil.rmtree(old, ignore_errors=True)
+    _fsync(output.parent)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        renameat2 = libc.renameat2
+    except AttributeError:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NOT_SUPPORTED:
+        return False
+    raise OSError(code, os.strerror(code), str(b))
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,154 @@
+// A reference device: the step ABI with a "model" whose logits are a hash of the sequence's tokens, read back from its
+// KV blocks. A wrong block table, a leaked or shared block, a mixed-up row or a wrong position changes the answer, or
+// is caught outright: each slot of the pool remembers the position that was written to it.
+// reference_oracle.py computes the same in Python from the tokens alone.
+#include "abi.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <vector>
+
+// VOCAB, NUM_VALID, BLOCK_TOKENS and POISON come from the compiler's command line.
+
+struct Slot {
+  int32_t token;
+  int32_t position_plus_one;
+  uint64_t padding;
+};
+
+struct LlmcEngine {
+  LlmcConfig config;
+  uint64_t salt;
+};
+
+static uint64_t mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+static Slot* slot_of(const LlmcEngine* e, const LlmcStep* s, int seq, int position) {
+  int entry = position / BLOCK_TOKENS;
+  if (entry >= s->block_table_stride) return nullptr;
+  int64_t block = s->block_tables[(int64_t)seq * s->block_table_stride + entry];
+  if (block < 0 || block >= e->config.num_blocks) return nullptr;
+  return (Slot*)e->config.kv + block * BLOCK_TOKENS + position % BLOCK_TOKENS;
+}
+
+// Logits [VOCAB] after `position`, from the cache alone. Returns 0, or an error code.
+static int logits_at(const LlmcEngine* e, const LlmcStep* s, int seq, int position, float* logits) {
+  uint64_t h = e->salt;
+  bool poisoned = false;
+  for (int p = 0; p <= position; ++p) {
+    const Slot* slot = slot_of(e, s, seq, p);
+    if (!slot) return -10;
+    if (slot->position_plus_one != p + 1) return -11;
+    h = mix(h ^ (uint64_t)(uint32_t)slot->token ^ ((uint64_t)p << 32));
+    poisoned |= slot->token == POISON;
+  }
+  for (uint64_t v = 0; v < VOCAB; ++v)
+    logits[v] = poisoned ? NAN : (float)((double)(mix(h + v * 0xD6E8FEB86659FD93ull) >> 40) / 2097152.0 - 4.0);
+  return 0;
+}
+
+static int32_t choose(const LlmcSampling& q, const float* raw) {
+  std::vector<double> l(raw, raw + NUM_VALID);
+  std::vector<int> all(NUM_VALID, 0), out(NUM_VALID, 0);
+  for (int i = 0; i < q.history_len; ++i) {
+    if (q.history[i] >= NUM_VALID) continue;
+    all[q.history[i]]++;
+    if (i >= q.prompt_len) out[q.history[i]]++;
+  }
+  for (int v = 0; v < NUM_VALID; ++v) {
+    if (all[v]) l[v] = l[v] > 0 ? l[v] / q.repetition_penalty : l[v] * q.repetition_penalty;
+    if (out[v]) l[v] -= (double)q.presence_penalty + (double)q.frequency_penalty * out[v];
+  }
+  for (int i = 0; i < q.num_bias; ++i) l[q.bias_ids[i]] += q.bias[i];
+  std::vector<int> order(NUM_VALID);
+  for (int v = 0; v < NUM_VALID; ++v) order[v] = v;
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return l[a] > l[b]; });
+  if (q.temperature == 0) return order[0];
+  size_t n = q.top_k > 0 && q.top_k < NUM_VALID ? q.top_k : NUM_VALID;
+  std::vector<double> p(n);
+  double total = 0;
+  for (size_t i = 0; i < n; ++i) total += p[i] = exp((l[order[i]] - l[order[0]]) / q.temperature);
+  double kept = 0;
+  size_t m = 0;
+  while (m < n && kept < q.top_p * total) kept += p[m++];
+  while (m > 1 && p[m - 1] < q.min_p * p[0]) kept -= p[--m];
+  uint64_t r = mix(mix(mix(q.seed) ^ q.sample_index) ^ q.position);
+  double u = (double)(r >> 11) / 9007199254740992.0 * kept, sum = 0;
+  for (size_t i = 0; i < m; ++i)
+    if ((sum += p[i]) > u) return order[i];
+  return order[m - 1];
+}
+
+static void log_probs(const LlmcStep* s, int row, const float* logits, int32_t chosen, int count) {
+  double top = -INFINITY, total = 0;
+  for (int v = 0; v < VOCAB; ++v) top = std::max(top, (double)logits[v]);
+  for (int v = 0; v < VOCAB; ++v) total += exp(logits[v] - top);
+  double norm = top + log(total);
+  s->out_logprob[row] = (float)(logits[chosen] - norm);
+  std::vector<int> order(VOCAB);
+  for (int v = 0; v < VOCAB; ++v) order[v] = v;
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  for (int i = 0; i < count; ++i) {
+    s->out_top_ids[row * LLMC_MAX_LOGPROBS + i] = order[i];
+    s->out_top_logprobs[row * LLMC_MAX_LOGPROBS + i] = (float)(logits[order[i]] - norm);
+  }
+}
+
+static int32_t run(LlmcEngine* e, const LlmcStep* s, bool decode) {
+  const LlmcConfig& c = e->config;
+  if (s->num_tokens < 1 || s->num_tokens > c.max_tokens) return -1;
+  if (s->num_seqs < 1 || s->num_seqs > c.max_seqs) return -2;
+  if (s->num_rows < 0 || s->num_rows > c.max_rows) return -3;
+  if (s->seq_starts[0] != 0 || s->seq_starts[s->num_seqs] != s->num_tokens) return -4;
+  for (int q = 0; q < s->num_seqs; ++q) {
+    int first = s->seq_starts[q], end = s->seq_starts[q + 1];
+    if (end <= first || (decode && end != first + 1)) return -5;
+    for (int t = first; t < end; ++t) {
+      if (s->positions[t] != s->positions[first] + (t - first) || s->positions[t] >= c.max_seq_len) return -6;
+      if (s->token_ids[t] < 0 || s->token_ids[t] >= VOCAB) return -7;
+      Slot* slot = slot_of(e, s, q, s->positions[t]);
+      if (!slot) return -8;
+      *slot = Slot{s->token_ids[t], s->positions[t] + 1, 0};
+    }
+  }
+  std::vector<float> logits(VOCAB);
+  for (int r = 0; r < s->num_rows; ++r) {
+    int t = s->rows[r], q = 0;
+    if (t < 0 || t >= s->num_tokens || (r && t <= s->rows[r - 1])) return -9;
+    while (s->seq_starts[q + 1] <= t) ++q;
+    if (int code = logits_at(e, s, q, s->positions[t], logits.data())) return code;
+    if (s->logits) memcpy(s->logits + (int64_t)r * VOCAB, logits.data(), VOCAB * sizeof(float));
+    if (!s->sampling) continue;
+    const LlmcSampling& how = s->sampling[r];
+    if (how.position != (uint32_t)s->positions[t] + 1 || how.history_len != (int32_t)how.position) return -12;
+    if (how.history[how.history_len - 1] != s->token_ids[t]) return -13;
+    s->out_tokens[r] = isfinite(logits[0]) ? choose(how, logits.data()) : -1;
+    if (s->out_tokens[r] >= 0) log_probs(s, r, logits.data(), s->out_tokens[r], how.num_logprobs);
+  }
+  return 0;
+}
+
+extern "C" {
+uint32_t llmc_abi_version(void) { return LLMC_ABI_VERSION; }
+int64_t llmc_kv_block_bytes(void) { return BLOCK_TOKENS * sizeof(Slot); }
+int64_t llmc_arena_bytes(const LlmcConfig*) { return VOCAB * sizeof(float); }
+LlmcEngine* llmc_create(const LlmcConfig* c) {
+  if (!c->weights || !c->kv || (uintptr_t)c->weights % 64 || (uintptr_t)c->kv % 64) return nullptr;
+  LlmcEngine* e = new LlmcEngine{*c, 0};
+  memcpy(&e->salt, c->weights, sizeof e->salt);
+  // A fresh pool holds whatever: an answer must not depend on it.
+  memset(c->kv, 0xA5, c->num_blocks * BLOCK_TOKENS * sizeof(Slot));
+  return e;
+}
+void llmc_destroy(LlmcEngine* e) { delete e; }
+int32_t llmc_prefill(LlmcEngine* e, const LlmcStep* s) { return run(e, s, false); }
+int32_t llmc_decode(LlmcEngine* e, const LlmcStep* s) { return run(e, s, true); }
+}

@@ -1,0 +1,265 @@
+"""Engine folders: every damage is found before anything is used, in the documented order, in one line each."""
+
+import dataclasses
+import json
+import os
+import random
+import shutil
+import stat
+
+import pytest
+from engine_folders import manifest, safetensors_bytes
+
+from llmc.runtime import Engine
+from llmc.runtime.artifact import (
+    confined,
+    is_engine,
+    open_artifact,
+    read_manifest,
+    render_manifest,
+    seal,
+)
+from llmc.runtime.errors import (
+    AbiMismatch,
+    ChecksumMismatch,
+    EngineError,
+    FileMismatch,
+    FormatTooNew,
+    MachineMismatch,
+    ManifestInvalid,
+    NotAnEngine,
+    NotEnoughMemory,
+)
+from llmc.runtime.features import Machine
+from llmc.runtime.hashing import digest
+from llmc.runtime.manifest import GenerationDefaults, KvSlot, Manifest, Target
+from llmc.runtime.strict_json import from_plain, parse_json, render_json, to_plain
+
+
+def refuse(folder, kind, match, machine=None):
+    with pytest.raises(kind, match=match) as caught:
+        open_artifact(folder, machine).close()
+    assert "\n" not in str(caught.value)
+
+
+def edit_manifest(folder, change):
+    """Change the manifest's plain JSON and give it a right checksum, as a wrong producer would."""
+    plain = json.loads((folder / "manifest.json").read_text())
+    plain.pop("checksum")
+    change(plain)
+    (folder / "manifest.json").write_bytes(render_json({**plain, "checksum": digest(render_json(plain))}))
+
+
+def all_files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_sound_engine_opens_wherever_it_lies(make_engine, tmp_path):
+    folder = make_engine()
+    moved = tmp_path / "a folder with spaces" / "moved"
+    shutil.copytree(folder, moved)
+    for path in [*all_files(moved), *[p for p in moved.rglob("*") if p.is_dir()], moved]:
+        path.chmod(path.stat().st_mode & ~0o222)
+    artifact = open_artifact(moved)
+    assert artifact.manifest == read_manifest(folder)
+    assert 0 < artifact.hash_seconds <= artifact.open_seconds
+    artifact.close()
+    artifact.close()
+    moved.chmod(0o755)
+
+
+def test_every_flipped_bit_is_found(make_engine):
+    folder = make_engine()
+    rng = random.Random(5)
+    files = all_files(folder)
+    assert len(files) == 7
+    for trial in range(140):
+        path = files[trial % len(files)]
+        before = path.read_bytes()
+        damaged = bytearray(before)
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(EngineError):
+            Engine.load(folder).close()
+        path.write_bytes(before)
+    Engine.load(folder).close()
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b + b"\0", lambda b: b"", lambda b: b + b + b[:8]])
+def test_truncated_and_grown_files_are_found(make_engine, damage):
+    folder = make_engine()
+    for path in all_files(folder):
+        before = path.read_bytes()
+        path.write_bytes(damage(before))
+        with pytest.raises(EngineError):
+            open_artifact(folder)
+        path.write_bytes(before)
+    open_artifact(folder).close()
+
+
+def test_missing_extra_and_swapped_files(make_engine):
+    folder = make_engine()
+    (folder / "tokenizer.json").rename(folder / "other.json")
+    refuse(folder, FileMismatch, "tokenizer.json: missing")
+    (folder / "other.json").rename(folder / "tokenizer.json")
+    (folder / "notes.txt").write_text("mine")
+    refuse(folder, FileMismatch, "notes.txt: not part of the engine")
+    (folder / "notes.txt").unlink()
+    source = folder / "kernels/cpu/src/model.cc"
+    source.write_bytes(source.read_bytes()[::-1])
+    refuse(folder, ChecksumMismatch, "model.cc: content is damaged")
+
+
+def test_what_is_no_engine(tmp_path):
+    refuse(tmp_path / "absent", NotAnEngine, "no such folder")
+    refuse(tmp_path, NotAnEngine, "no manifest.json")
+    (tmp_path / "file").write_text("x")
+    refuse(tmp_path / "file", NotAnEngine, "not a folder")
+    (tmp_path / "manifest.json").mkdir()
+    refuse(tmp_path, NotAnEngine, "no manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 100_000, "nested too deeply|not JSON"),
+        (b"[]", "expected an object"),
+        (b'{"format": 1, "format": 1}', "occurs twice"),
+        (b'{"format": NaN}', "NaN"),
+        (b'{"format": "1"}', "format: expected an integer"),
+        (b'{"format": true}', "format: expected an integer"),
+        (b"{}", "format: expected an integer"),
+    ],
+)
+def test_unreadable_manifests(tmp_path, text, message):
+    (tmp_path / "manifest.json").write_bytes(text)
+    refuse(tmp_path, ManifestInvalid, message)
+    assert not is_engine(tmp_path)
+
+
+def test_a_newer_format_is_named_before_its_unknown_keys(make_engine):
+    folder = make_engine()
+    edit_manifest(folder, lambda m: m.update(format=2, novelty=1))
+    refuse(folder, FormatTooNew, "format 2, this llmc reads format 1.*newer llmc")
+    assert is_engine(folder), "a newer engine may be replaced by a build"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(novelty=1), "novelty: unknown key"),
+        (lambda m: m.pop("limits"), "limits: missing"),
+        (lambda m: m["kv"]["slots"][0].pop("window"), r"kv\.slots\[0\]\.window: missing"),
+        (lambda m: m["kv"]["slots"][0].update(window=True), r"kv\.slots\[0\]\.window: expected an integer, got true"),
+        (lambda m: m["kv"]["slots"][0].update(window="8"), r"kv\.slots\[0\]\.window: expected an integer, got \"8\""),
+        (lambda m: m["kv"].update(slots={}), r"kv\.slots: expected a list"),
+        (lambda m: m["limits"].update(max_batch=0), r"limits: max_batch is 0"),
+        (lambda m: m["limits"].update(max_batch=1.5), r"limits\.max_batch: expected an integer"),
+        (lambda m: m["generation"].update(top_p=10**400), r"generation\.top_p"),
+        (lambda m: m["generation"].update(top_p="x"), r"generation\.top_p: expected a number"),
+        (lambda m: m["tokens"].update(eos=[-1]), "eos has a negative id"),
+        (lambda m: m["tokens"].update(add_bos=True, bos=None), "add_bos is true but bos is null"),
+        (lambda m: m["model"].update(num_valid_tokens=10**6), "exceeds vocab_size"),
+        (lambda m: m["files"].update(x={"bytes": 1, "blake3": "zz"}), r"files\.x: blake3 'zz' is not"),
+        (lambda m: m["producer"].update(llmc=1), r"producer\.llmc: expected a string"),
+    ],
+)
+def test_ill_typed_manifests_name_the_key(make_engine, change, message):
+    folder = make_engine()
+    edit_manifest(folder, change)
+    refuse(folder, ManifestInvalid, message)
+
+
+def test_machine_mismatches_come_before_files(make_engine):
+    folder = make_engine(target=Target("cpu", "x86_64", ("avx2", "avx512vnni", "amx-bf16")))
+    (folder / "weights.safetensors").unlink()
+    have = Machine("x86_64", frozenset(["avx2", "avx512_vnni"]))
+    refuse(folder, MachineMismatch, "a CPU with amx-bf16, which this one lacks", have)
+    refuse(folder, MachineMismatch, "built for x86_64, this machine is aarch64", Machine("aarch64", frozenset()))
+    full = Machine("x86_64", frozenset(["avx2", "avx512_vnni", "amx_bf16"]))
+    refuse(folder, FileMismatch, "weights.safetensors: missing", full)
+
+
+def test_an_abi_mismatch_comes_before_files(make_engine):
+    folder = make_engine(abi=2)
+    (folder / "weights.safetensors").unlink()
+    refuse(folder, AbiMismatch, "step ABI 2, this llmc speaks 1")
+
+
+def test_a_library_that_disagrees_with_its_manifest(make_engine):
+    kv = dataclasses.replace(manifest().kv, block_bytes=128)
+    with pytest.raises(AbiMismatch, match="KV block of 64 bytes, not 128"):
+        Engine.load(make_engine(kv=kv))
+
+
+def test_a_library_that_cannot_be_loaded(make_engine):
+    folder = make_engine()
+    (folder / "kernels/cpu/model.so").write_bytes(b"not ELF")
+    seal(folder, read_manifest(folder))
+    with pytest.raises(AbiMismatch, match="cannot be loaded"):
+        Engine.load(folder)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "./a", "a//b", "", ".", "a\0b"])
+def test_names_stay_inside_the_engine(tmp_path, name):
+    with pytest.raises(FileMismatch):
+        confined(tmp_path, name)
+
+
+def test_links_that_lead_outside_are_refused(make_engine, tmp_path):
+    folder = make_engine()
+    outside = tmp_path / "outside.json"
+    (folder / "tokenizer.json").rename(outside)
+    (folder / "tokenizer.json").symlink_to(outside)
+    refuse(folder, FileMismatch, "leads outside")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").symlink_to("tokenizer.json")
+    refuse(folder, FileMismatch, "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"1234567", "too short"),
+        (b"\xff" * 8 + b"x" * 100, "header of"),
+        ((100).to_bytes(8, "little") + b"{}".ljust(100) + b"data", "no multiple of 4096"),
+        ((4088).to_bytes(8, "little") + b"{]".ljust(4088) + b"data", "malformed safetensors header"),
+        ((4088).to_bytes(8, "little") + b'{"a": 1}'.ljust(4088) + b"data", "malformed safetensors header"),
+        (safetensors_bytes(b"12345678")[:-1], "tensors end at byte 8 of the data, which has 7"),
+    ],
+)
+def test_malformed_weights(make_engine, content, message):
+    folder = make_engine()
+    (folder / "weights.safetensors").write_bytes(content)
+    seal(folder, read_manifest(folder))
+    refuse(folder, EngineError, message)
+
+
+def test_too_little_memory_is_said_with_figures(make_engine, monkeypatch):
+    folder = make_engine()
+    with pytest.raises(NotEnoughMemory, match="kv_memory is 63 bytes, one KV block needs 64"):
+        Engine.load(folder, kv_memory=63)
+    monkeypatch.setattr("llmc.runtime.device.available_bytes", lambda: 1000)
+    with pytest.raises(NotEnoughMemory, match="KV pool of 6400 bytes and scratch of 1280 need 7680 bytes, 1000"):
+        Engine.load(folder, kv_memory=6400)
+
+
+def test_manifests_round_trip_and_are_canonical():
+    one = manifest(generation=GenerationDefaults(do_sample=True, temperature=0.7, top_k=5))
+    plain = to_plain(one)
+    assert from_plain(Manifest, plain) == one
+    assert parse_json(render_json(plain)) == plain
+    assert render_manifest(one) == render_manifest(from_plain(Manifest, dict(reversed(plain.items()))))
+    slot = KvSlot("l", 1, 2, 2, "f32", window=8)
+    assert from_plain(KvSlot, to_plain(slot)) == slot
+
+
+def test_sealing_twice_gives_the_same_bytes(make_engine):
+    a, b = make_engine("a"), make_engine("b")
+    os.utime(b / "weights.safetensors", (0, 0))
+    assert {p.relative_to(a): p.read_bytes() for p in all_files(a)} == {
+        p.relative_to(b): p.read_bytes() for p in all_files(b)
+    }
+    assert stat.S_ISREG((a / "manifest.json").stat().st_mode)

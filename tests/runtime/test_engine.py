@@ -1,0 +1,318 @@
+"""The engine loop on the reference device: every answer equals the oracle's, whoever else is served."""
+
+import random
+
+import numpy as np
+import pytest
+import reference_oracle as oracle
+from engine_folders import IM_END
+
+from llmc.runtime import Engine, FinishReason, SamplingParams
+from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong, RequestError, StepFailed
+
+VARIED = [
+    SamplingParams(temperature=0, max_tokens=20, logprobs=3),
+    SamplingParams(temperature=0, max_tokens=25, ignore_eos=True, logprobs=0, repetition_penalty=1.7),
+    SamplingParams(temperature=0.8, max_tokens=30, seed=1, ignore_eos=True),
+    SamplingParams(temperature=1.3, top_k=20, max_tokens=22, seed=2**64 - 1, ignore_eos=True, logprobs=20),
+    SamplingParams(temperature=1.0, top_p=0.7, min_p=0.05, max_tokens=18, seed=3, presence_penalty=0.5),
+    SamplingParams(temperature=0.7, frequency_penalty=0.9, max_tokens=15, seed=4, logit_bias={5: 3.5, 9: -100}),
+    SamplingParams(temperature=2.0, max_tokens=40, min_tokens=30, seed=5, stop_token_ids=tuple(range(0, 250, 3))),
+    SamplingParams(temperature=0, max_tokens=1),
+]
+
+
+def prompts_of(rng, count, longest=90):
+    return [[rng.randrange(oracle.NUM_VALID) for _ in range(rng.randint(1, longest))] for _ in range(count)]
+
+
+def check(completion, prompt, params, max_len=256):
+    tokens, logprobs = oracle.generate(prompt, params, completion.seed, eos=(IM_END,), max_len=max_len)
+    assert list(completion.token_ids) == tokens
+    if params.logprobs is not None:
+        assert [entry.logprob for entry in completion.logprobs] == logprobs
+        assert all(len(entry.top) == params.logprobs for entry in completion.logprobs)
+    stopped = completion.finish_reason is FinishReason.STOP
+    assert stopped == (completion.stopped_by is not None and completion.stopped_by == tokens[-1])
+    assert stopped or completion.finish_reason is FinishReason.LENGTH
+
+
+@pytest.fixture
+def engine(shared_engine):
+    with Engine.load(shared_engine) as engine:
+        free = engine.num_free_blocks
+        yield engine
+        assert engine.num_free_blocks == free, "blocks leaked"
+        engine.check_integrity()
+
+
+def test_alone_in_a_batch_and_joining_give_the_same_answers(engine):
+    prompts = prompts_of(random.Random(0), len(VARIED))
+    alone = [engine.generate([p], q)[0] for p, q in zip(prompts, VARIED, strict=True)]
+    for completion, prompt, params in zip(alone, prompts, VARIED, strict=True):
+        check(completion, prompt, params)
+    seeded = [q if q.seed is not None else engine.sampling(q, seed=a.seed) for q, a in zip(VARIED, alone, strict=True)]
+    together = engine.generate(prompts, seeded)
+    handles = []
+    for prompt, params in zip(prompts, seeded, strict=True):
+        handles.append(engine.submit(prompt, params))
+        engine.step()
+        engine.step()
+    joining = [handle.result() for handle in handles]
+    for a, b, c in zip(alone, together, joining, strict=True):
+        assert a.token_ids == b.token_ids == c.token_ids
+        assert a.text == b.text == c.text
+        assert a.logprobs == b.logprobs == c.logprobs
+
+
+@pytest.mark.parametrize("max_tokens", [8, 9, 17, 64])
+def test_chunk_size_and_batch_size_do_not_matter(shared_engine, max_tokens):
+    prompts = prompts_of(random.Random(max_tokens), 12)
+    params = [VARIED[i % len(VARIED)] for i in range(12)]
+    with Engine.load(shared_engine, max_tokens=max_tokens, max_batch=8 if max_tokens > 8 else 3) as engine:
+        for completion, prompt, q in zip(engine.generate(prompts, params), prompts, params, strict=True):
+            check(completion, prompt, q)
+
+
+def test_preempted_requests_answer_as_if_they_had_not_been(shared_engine):
+    rng = random.Random(7)
+    prompts = prompts_of(rng, 16, longest=40)
+    params = [SamplingParams(temperature=1, seed=i, max_tokens=40, ignore_eos=True, logprobs=2) for i in range(16)]
+    with Engine.load(shared_engine, kv_memory=40 * 64) as engine:
+        completions = engine.generate(prompts, params)
+        assert sum(c.num_preemptions for c in completions) >= 3
+        for completion, prompt, q in zip(completions, prompts, params, strict=True):
+            check(completion, prompt, q)
+        assert engine.num_free_blocks == 40
+
+
+def test_the_answer_ends_at_the_envelope_and_at_the_pool(shared_engine):
+    params = SamplingParams(temperature=0, ignore_eos=True)
+    with Engine.load(shared_engine, max_seq_len=50) as engine:
+        (completion,) = engine.generate([[1, 2, 3]], params)
+        assert completion.finish_reason is FinishReason.LENGTH and len(completion.token_ids) == 47
+        assert len(engine.generate([[1] * 49], params)[0].token_ids) == 1
+        with pytest.raises(PromptTooLong, match=r"50 tokens.*max_seq_len is 50"):
+            engine.generate([[1] * 50], params)
+    with Engine.load(shared_engine, kv_memory=5 * 64 + 63) as engine:
+        (completion,) = engine.generate([[1, 2, 3]], params)
+        assert completion.finish_reason is FinishReason.LENGTH and len(completion.token_ids) == 17
+        with pytest.raises(PromptTooLong, match=r"25 KV blocks.*pool has 5 of 4"):
+            engine.submit([1] * 99, params)
+
+
+def test_streamed_outputs_join_to_the_completion(engine):
+    handle = engine.submit("the thing", temperature=1.5, seed=11, max_tokens=60, ignore_eos=True, logprobs=1)
+    outputs = list(handle)
+    completion = handle.completion
+    assert "".join(o.text for o in outputs) == completion.text
+    assert tuple(t for o in outputs for t in o.token_ids) == completion.token_ids
+    assert tuple(entry for o in outputs for entry in o.logprobs) == completion.logprobs
+    assert [o.finish_reason for o in outputs[:-1]] == [None] * (len(outputs) - 1)
+    assert outputs[-1].finish_reason is completion.finish_reason
+    assert completion.text == engine.tokenizer.decode(completion.token_ids)
+    assert 0 < completion.timing.ttft <= completion.timing.total
+
+
+def test_one_poisoned_request_fails_and_the_others_do_not_notice(engine):
+    prompts = [[1, 2], [3, oracle.POISON, 4], [5, 6, 7]]
+    params = SamplingParams(temperature=0, max_tokens=9)
+    first, bad, last = engine.generate(prompts, params)
+    check(first, prompts[0], params)
+    check(last, prompts[2], params)
+    assert bad.finish_reason is FinishReason.ERROR and isinstance(bad.error, NonFiniteLogits)
+    assert bad.token_ids == ()
+
+
+def test_a_raising_callback_ends_its_own_request_only(engine):
+    seen = []
+
+    def explode(output):
+        seen.append(output)
+        if len(seen) == 3:
+            raise RuntimeError("no space left")
+
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    bad = engine.submit([1, 2, 3], params, on_output=explode)
+    good = engine.submit([4, 5], params)
+    check(good.result(), [4, 5], params)
+    assert bad.completion.finish_reason is FinishReason.ERROR
+    assert isinstance(bad.completion.error, RequestError) and "no space left" in str(bad.completion.error)
+    assert len(seen) == 3
+
+
+def test_a_fault_in_the_text_side_ends_one_request(engine, monkeypatch):
+    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    bad, good = engine.submit([1, 2, 3], params), engine.submit([4, 5], params)
+    monkeypatch.setattr(bad._live.answer, "accept", lambda token, logprobs: 1 / 0)
+    check(good.result(), [4, 5], params)
+    assert "ZeroDivisionError" in str(bad.completion.error)
+
+
+def test_a_callback_may_cancel_another_request(engine):
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    victims = []
+    killer = engine.submit([1], params, on_output=lambda output: victims[0].cancel())
+    victims.append(engine.submit([2], params))
+    check(killer.result(), [1], params)
+    assert victims[0].completion.finish_reason is FinishReason.CANCELLED
+
+
+@pytest.mark.parametrize("steps", range(0, 14))
+def test_cancelling_at_any_moment_frees_the_blocks(shared_engine, steps):
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    with Engine.load(shared_engine, max_tokens=8) as engine:
+        free = engine.num_free_blocks
+        other = engine.submit([9] * 5, params)
+        handle = engine.submit(list(range(40)), params)
+        for _ in range(steps):
+            engine.step()
+        handle.cancel()
+        handle.cancel()
+        engine.check_integrity()
+        assert handle.completion.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
+        assert list(handle)[-1].finish_reason is handle.completion.finish_reason
+        check(other.result(), [9] * 5, params)
+        assert engine.num_free_blocks == free
+        assert not engine.step()
+
+
+def test_stop_strings_cut_across_tokens(engine):
+    params = engine.sampling(temperature=0, max_tokens=30, ignore_eos=True)
+    text = engine.generate(["a"], params)[0].text
+    stop = text[7:10]
+    at = text.index(stop)
+    handle = engine.submit("a", params, stop=("never there", stop))
+    pieces = [output.text for output in handle]
+    assert "".join(pieces) == handle.completion.text == text[:at]
+    assert handle.completion.finish_reason is FinishReason.STOP and handle.completion.stopped_by == stop
+
+
+def test_min_tokens_holds_off_every_kind_of_stop(engine):
+    plain = engine.generate(["a"], temperature=0, max_tokens=30, ignore_eos=True)[0]
+    early = plain.token_ids[2]
+    held = engine.generate(["a"], temperature=0, max_tokens=30, min_tokens=10, stop_token_ids=(early,))[0]
+    assert early not in held.token_ids[:10] and len(held.token_ids) >= 10
+    stop = plain.text[1]
+    held = engine.generate(["a"], temperature=0, max_tokens=30, min_tokens=10, ignore_eos=True, stop=stop)[0]
+    assert held.token_ids[:10] == plain.token_ids[:10]
+
+
+def test_model_defaults_are_greedy_unless_the_model_samples(make_engine):
+    from llmc.runtime.manifest import GenerationDefaults
+
+    with Engine.load(make_engine()) as engine:
+        assert engine.sampling().temperature == 0
+        assert engine.sampling(temperature=0.5).temperature == 0.5
+    sampled = GenerationDefaults(do_sample=True, temperature=0.6, top_k=20, top_p=0.9, repetition_penalty=1.1)
+    with Engine.load(make_engine("sampling", generation=sampled)) as engine:
+        params = engine.sampling(top_k=0)
+        assert (params.temperature, params.top_k, params.top_p, params.repetition_penalty) == (0.6, 0, 0.9, 1.1)
+        first, second = (engine.generate([[1, 2]], max_tokens=20)[0] for _ in range(2))
+        assert first.seed != second.seed
+        check(first, [1, 2], engine.sampling(max_tokens=20))
+        again = engine.generate([[1, 2]], max_tokens=20, seed=first.seed)[0]
+        assert again.token_ids == first.token_ids
+
+
+def test_logits_of_any_rows_in_any_chunks(engine):
+    rng = random.Random(3)
+    tokens = [rng.randrange(oracle.VOCAB - 1) for _ in range(37)]
+    expected = np.stack([oracle.logits(tokens[: i + 1]) for i in range(37)])
+    np.testing.assert_array_equal(engine.logits(tokens), expected)
+    np.testing.assert_array_equal(engine.logits(tokens, rows=[36, 0, 5, 5]), expected[[36, 0, 5, 5]])
+    np.testing.assert_array_equal(engine.logits(tokens, rows=[20], chunks=[1, 5, 30, 1]), expected[[20]])
+    assert engine.logits(tokens, rows=[]).shape == (0, oracle.VOCAB)
+    with pytest.raises(InvalidParameter, match="max_rows is 8"):
+        engine.logits(tokens, chunks=[37])
+    with pytest.raises(InvalidParameter, match="add up to 37"):
+        engine.logits(tokens, chunks=[36])
+    with pytest.raises(InvalidParameter, match=r"row 37"):
+        engine.logits(tokens, rows=[37])
+
+
+def test_scores_are_log_probabilities_of_the_raw_logits(engine):
+    tokens = [5, 17, 200, 3, 3, 90]
+    scores = engine.score(tokens)
+    expected = [oracle.log_softmax(oracle.logits(tokens[:i]))[tokens[i]] for i in range(1, 6)]
+    np.testing.assert_allclose(scores, expected, rtol=1e-12)
+    assert engine.score([1]).shape == (0,)
+    with pytest.raises(NonFiniteLogits):
+        engine.score([1, oracle.POISON, 2])
+
+
+def test_logits_while_others_decode(engine):
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    handle = engine.submit([1, 2, 3], params)
+    for _ in range(4):
+        engine.step()
+        np.testing.assert_array_equal(engine.logits([7, 8], rows=[1])[0], oracle.logits([7, 8]))
+    check(handle.result(), [1, 2, 3], params)
+
+
+@pytest.mark.parametrize("prompt", [[], [-1], [oracle.VOCAB], [2**31], ["a"], [True], [1.0], "", "\ud800"])
+def test_bad_prompts_are_refused_before_anything_runs(engine, prompt):
+    with pytest.raises(InvalidParameter):
+        engine.generate([[1], prompt], max_tokens=1)
+    assert not engine.step()
+
+
+def test_a_failed_step_fails_its_requests_and_leaves_a_sound_engine(engine, monkeypatch):
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    handle = engine.submit([1, 2], params)
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.device), "_run", lambda *args: (_ for _ in ()).throw(StepFailed("device fault")))
+        with pytest.raises(StepFailed):
+            engine.step()
+    assert handle.completion.finish_reason is FinishReason.ERROR and len(handle.completion.token_ids) == 1
+    check(engine.generate([[1, 2]], params)[0], [1, 2], params)
+
+
+def test_closing_ends_what_runs(shared_engine):
+    engine = Engine.load(shared_engine)
+    handle = engine.submit([1, 2], max_tokens=9)
+    engine.step()
+    engine.close()
+    engine.close()
+    assert handle.result().finish_reason is FinishReason.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_batch": 9}, r"max_batch must be in 1\.\.8, got 9"),
+        ({"max_batch": 0}, "max_batch"),
+        ({"max_seq_len": 257}, "max_seq_len"),
+        ({"max_tokens": 4}, "max_batch is 8"),
+        ({"max_rows": 2}, "max_rows is 2"),
+        ({"threads": 0}, "threads"),
+        ({"threads": True}, "threads"),
+        ({"kv_memory": "1G"}, "kv_memory"),
+        ({"kv_memory": 2**60}, "kv_memory"),
+    ],
+)
+def test_limits_outside_the_envelope(shared_engine, options, message):
+    with pytest.raises(InvalidParameter, match=message):
+        Engine.load(shared_engine, **options)
+
+
+def test_random_traffic_is_right_and_leaks_nothing(shared_engine):
+    rng = random.Random(42)
+    with Engine.load(shared_engine, kv_memory=60 * 64, max_tokens=16) as engine:
+        live = []
+        for _ in range(150):
+            if rng.random() < 0.5:
+                prompt = prompts_of(rng, 1, longest=60)[0]
+                params = rng.choice(VARIED)
+                live.append((engine.submit(prompt, params), prompt, params, rng.random() < 0.3))
+            for handle, _, _, doomed in live:
+                if doomed and rng.random() < 0.1:
+                    handle.cancel()
+            engine.step()
+            engine.check_integrity()
+        for handle, prompt, params, _ in live:
+            completion = handle.result()
+            if completion.finish_reason is not FinishReason.CANCELLED:
+                check(completion, prompt, params)
+        assert engine.num_free_blocks == 60

@@ -1,0 +1,132 @@
+"""SamplingParams: every field at and beyond its bounds, and nothing but InvalidParameter."""
+
+import math
+
+import numpy as np
+import pytest
+
+from llmc.runtime.errors import InvalidParameter
+from llmc.runtime.manifest import GenerationDefaults
+from llmc.runtime.row_sampling import FORBID, RowSampling
+from llmc.runtime.sampling import SamplingParams, model_defaults
+
+NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+INTEGERS = ("top_k", "seed", "max_tokens", "min_tokens", "logprobs")
+ODD = [math.nan, math.inf, -math.inf, "1", [], {}, 10**400, 2**5000, object(), True, 1j]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [*ODD, None, 1e308, -1e308])
+def test_numbers_refuse_what_is_no_number_in_range(name, value):
+    with pytest.raises(InvalidParameter, match=name) as caught:
+        SamplingParams(**{name: value})
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("value", [*ODD, 1.0, 1.5, -1, -(2**70), 2**64])
+def test_integers_refuse_what_is_no_integer_in_range(name, value):
+    with pytest.raises(InvalidParameter, match=name):
+        SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0},
+        {"temperature": 1e-6},
+        {"top_p": 1},
+        {"top_p": 1e-9},
+        {"min_p": 0},
+        {"min_p": 1},
+        {"repetition_penalty": 0.01},
+        {"presence_penalty": -2},
+        {"top_k": 0},
+        {"top_k": 2**31 - 1},
+        {"seed": 0},
+        {"seed": 2**64 - 1},
+        {"logprobs": 0},
+        {"logprobs": 20},
+        {"max_tokens": 1, "min_tokens": 1},
+        {"stop": "x"},
+        {"stop": ("x" * 256,) * 16},
+        {"stop": ["a", "b"]},
+        {"logit_bias": {i: 100 for i in range(1024)}},
+        {"stop_token_ids": [0, 5]},
+    ],
+)
+def test_the_bounds_themselves_are_allowed(fields):
+    SamplingParams(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": -0.1}, r"temperature must be in \[0, 1e\+06\], got -0.1"),
+        ({"top_p": 0}, r"top_p must be in \(0, 1\], got 0"),
+        ({"top_p": 1.01}, "top_p"),
+        ({"min_p": 1.01}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"max_tokens": 0}, "max_tokens must be in 1"),
+        ({"max_tokens": 5, "min_tokens": 6}, "min_tokens is 6, more than max_tokens 5"),
+        ({"logprobs": 21}, r"logprobs must be in 0\.\.20, got 21"),
+        ({"stop": ("x",) * 17}, "stop has 17 strings"),
+        ({"stop": ("",)}, "each stop"),
+        ({"stop": ("x" * 257,)}, "each stop"),
+        ({"stop": (3,)}, "each stop"),
+        ({"stop_token_ids": (-1,)}, "stop_token_ids"),
+        ({"stop_token_ids": ("a",)}, "stop_token_ids"),
+        ({"stop_token_ids": tuple(range(1025))}, "stop_token_ids has 1025"),
+        ({"logit_bias": {-1: 0}}, "logit_bias token id"),
+        ({"logit_bias": {"abc": 0}}, "logit_bias token id"),
+        ({"logit_bias": {1: 100.1}}, r"logit_bias\[1\]"),
+        ({"logit_bias": {1: math.nan}}, r"logit_bias\[1\]"),
+        ({"logit_bias": dict.fromkeys(range(1025), 0)}, "1025 entries"),
+        ({"logit_bias": [1]}, "must map"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+    ],
+)
+def test_refusals_name_the_field_and_the_range(fields, message):
+    with pytest.raises(InvalidParameter, match=message):
+        SamplingParams(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"logit_bias": {300: 1}}, {"stop_token_ids": (300,)}])
+def test_ids_beyond_the_vocabulary(fields):
+    params = SamplingParams(**fields)
+    params.check_vocabulary(301)
+    with pytest.raises(InvalidParameter, match="token id 300 is not below 300"):
+        params.check_vocabulary(300)
+
+
+def test_the_bias_cannot_be_changed_behind_our_back():
+    bias = {1: 2.0}
+    params = SamplingParams(logit_bias=bias)
+    bias[1] = 99.0
+    assert params.logit_bias[1] == 2.0
+    with pytest.raises(TypeError):
+        params.logit_bias[1] = 3.0
+
+
+def test_rows_forbid_stops_until_min_tokens():
+    row = RowSampling(SamplingParams(min_tokens=2, logit_bias={7: 1.0, 9: 2.0}), 5, 3, (9, 4))
+    for history_len, early in ((3, True), (4, True), (5, False)):
+        struct = row.at(0, history_len)
+        bias = row._early_bias if early else row._bias
+        assert struct.bias_ids == bias.ids.ctypes.data and struct.num_bias == len(bias.ids)
+        assert struct.position == struct.history_len == history_len
+    assert dict(zip(row._early_bias.ids.tolist(), row._early_bias.values.tolist(), strict=True)) == {
+        7: 1.0,
+        9: np.float32(FORBID),
+        4: np.float32(FORBID),
+    }
+
+
+def test_defaults_of_the_model():
+    assert model_defaults(GenerationDefaults()) == {"temperature": 0.0}
+    assert model_defaults(GenerationDefaults(do_sample=False, temperature=0.6, top_k=7)) == {
+        "temperature": 0.0,
+        "top_k": 7,
+    }
+    assert model_defaults(GenerationDefaults(do_sample=True, temperature=0.6)) == {"temperature": 0.6}
+    assert model_defaults(GenerationDefaults(do_sample=True)) == {}

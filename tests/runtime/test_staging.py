@@ -1,0 +1,133 @@
+"""Builds that are killed, fail or race: the output is the old engine, nothing, or the whole new one."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llmc.runtime import staging
+from llmc.runtime.artifact import is_engine, open_artifact, read_manifest
+from llmc.runtime.errors import EngineError, OutputOccupied
+from llmc.runtime.staging import atomic_folder
+
+BUILD = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from engine_folders import fill_engine
+from llmc.runtime.artifact import is_engine
+from llmc.runtime.staging import atomic_folder
+print("ready", flush=True)
+for name in ("one", "two", "three", "four"):
+    with atomic_folder(Path({output!r}), is_engine) as folder:
+        fill_engine(folder, {library!r}, producer={{"llmc": name}})
+print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def build_script(reference_library):
+    def script(output):
+        tests = str(Path(__file__).parent)
+        return BUILD.format(tests=tests, output=str(output), library=str(reference_library))
+
+    return script
+
+
+def leftovers(output):
+    return [p for p in output.parent.iterdir() if p != output]
+
+
+def fill(output, name="one"):
+    from engine_folders import manifest
+
+    from llmc.runtime.artifact import seal
+
+    with atomic_folder(output, is_engine) as folder:
+        (folder / "x").write_text(name)
+        seal(folder, manifest(producer={"llmc": name}))
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_an_engine_replaces_an_engine(tmp_path, monkeypatch, exchange):
+    if not exchange:
+        monkeypatch.setattr(staging, "_exchange", lambda a, b: False)
+    output = tmp_path / "deep" / "er" / "engine"
+    for name in ("one", "two"):
+        fill(output, name)
+        assert read_manifest(output).producer == {"llmc": name} and (output / "x").read_text() == name
+        assert leftovers(output) == []
+
+
+def test_a_failing_build_leaves_the_old_engine(tmp_path):
+    output = tmp_path / "engine"
+    fill(output)
+    with pytest.raises(ZeroDivisionError), atomic_folder(output, is_engine) as folder:
+        (folder / "half").write_text("x")
+        raise ZeroDivisionError
+    assert read_manifest(output).producer == {"llmc": "one"} and leftovers(output) == []
+
+
+def test_what_is_no_engine_is_not_replaced(tmp_path):
+    output = tmp_path / "engine"
+    for make in (output.mkdir, lambda: output.write_text("mine"), lambda: output.symlink_to(tmp_path / "elsewhere")):
+        make()
+        with pytest.raises(OutputOccupied, match="engine"):
+            fill(output)
+        output.rmdir() if output.is_dir() else output.unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_appears_during_the_build_is_not_replaced(tmp_path):
+    output = tmp_path / "engine"
+    with pytest.raises(OutputOccupied), atomic_folder(output, is_engine):
+        output.write_text("mine")
+    assert output.read_text() == "mine" and leftovers(output) == []
+
+
+def test_a_build_that_runs_keeps_its_folder(tmp_path):
+    output = tmp_path / "en[g]ine*"
+    with atomic_folder(output, is_engine) as first:
+        (first / "a").write_text("first")
+        fill(output, "second")
+        assert (first / "a").read_text() == "first"
+        with pytest.raises(EngineError):
+            open_artifact(first)
+        from engine_folders import manifest
+
+        from llmc.runtime.artifact import seal
+
+        seal(first, manifest(producer={"llmc": "first"}))
+    assert read_manifest(output).producer == {"llmc": "first"} and leftovers(output) == []
+
+
+def test_kill_at_random_moments_leaves_nothing_that_loads_half(tmp_path, build_script):
+    output = tmp_path / "engine"
+    rng = random.Random(1)
+    start = time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", build_script(output)], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        ready = time.monotonic()
+        assert process.wait() == 0
+    length = time.monotonic() - ready
+    assert time.monotonic() - start < 60
+    states = set()
+    for _ in range(20):
+        with subprocess.Popen([sys.executable, "-c", build_script(output)], stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            time.sleep(rng.uniform(0, length))
+            os.kill(process.pid, signal.SIGKILL)
+        if output.exists():
+            open_artifact(output).close()
+            states.add(read_manifest(output).producer["llmc"])
+        for other in leftovers(output):
+            assert other.name.startswith(".engine.llmc-build-")
+    assert states <= {"one", "two", "three", "four"} and states
+    fill(output, "after")
+    assert read_manifest(output).producer == {"llmc": "after"}
+    assert leftovers(output) == [], "the next build removes what dead ones left"
