@@ -1,0 +1,83 @@
+"""Types of IR values: tensors with a dtype, a shape and (late) a storage layout, and the KV cache state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from llmc.compiler.ir.dims import Dim
+
+
+class DType(Enum):
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    I8 = "i8"
+    U8 = "u8"
+    I32 = "i32"
+    I64 = "i64"
+    BOOL = "bool"
+
+    @property
+    def num_bytes(self) -> int:
+        return {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "u8": 1, "i32": 4, "i64": 8, "bool": 1}[self.value]
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.F32, DType.F16, DType.BF16)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Storage of a weight [N, K] in panels of `cols` rows of N: [N/cols][K/step][cols][step], zero padded.
+
+    The logical shape of the type stays [N, K]; only the bytes on disk differ.
+    """
+
+    cols: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"panels{self.cols}x{self.step}"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    dtype: DType
+    shape: tuple[Dim, ...]
+    layout: Panels | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.dtype.value}[{', '.join(str(d) for d in self.shape)}]"
+        return f"{text}{{{self.layout}}}" if self.layout else text
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as integers. ValueError when a dim is symbolic."""
+        if not all(isinstance(d, int) for d in self.shape):
+            raise ValueError(f"{self} has symbolic dims")
+        return tuple(d for d in self.shape if isinstance(d, int))
+
+    def with_shape(self, *shape: Dim) -> TensorType:
+        return TensorType(self.dtype, shape)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+
+@dataclass(frozen=True)
+class CacheType:
+    """The KV cache as a state that is threaded through its writes, so that effects are ordered by dataflow."""
+
+    def __str__(self) -> str:
+        return "kv"
+
+
+Type = TensorType | CacheType
+
+
+def tensor(dtype: DType, *shape: Dim) -> TensorType:
+    return TensorType(dtype, shape)

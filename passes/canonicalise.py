@@ -1,0 +1,171 @@
+"""One way to write each thing, so that later rules need one pattern: constants folded, casts and powers simplified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmc.compiler.ir.graph import Builder, Graph, Node, Op, Value, eliminate_dead_code
+from llmc.compiler.ir.ops import constant
+from llmc.compiler.ir.ops.constant import Literal, Scalar, Weight, WeightExpr
+from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
+from llmc.compiler.ir.ops.reduce import MatMul
+from llmc.compiler.ir.ops.shape import Concat, Expand, Permute, Slice, View
+from llmc.compiler.ir.types import DType, TensorType
+from llmc.passes.pattern import Match, Number, Var, binary, div, mul, op, unary
+from llmc.passes.rewrite import Refused, RuleLog, apply_rules, rule
+
+X, Y = Var("x"), Var("y")
+
+
+@rule("cast(x) => x of the same dtype", op(Cast, X))
+def drop_cast(m: Match, b: Builder) -> Value | None:
+    x = m.values["x"]
+    return x if x.type == m.root.output.type else None
+
+
+@rule("cast(cast(x)) => cast(x)", op(Cast, op(Cast, X, name="inner")))
+def join_casts(m: Match, b: Builder) -> Value | Refused:
+    inner = m.op("inner", Cast).dtype
+    if inner not in (DType.I64, DType.F32):
+        return Refused(f"the cast to {inner.value} in between rounds")
+    return b.add(m.root.op, m.values["x"])
+
+
+@rule("pow(x, 2) => x * x; pow(x, -0.5) => rsqrt(x); pow(x, 0.5) => sqrt(x)", binary(BinaryFn.POW, X, Number("n")))
+def small_power(m: Match, b: Builder) -> Value | None:
+    x, power = m.values["x"], m.numbers["n"]
+    if power == 2:
+        return b.add(Binary(BinaryFn.MUL), x, x)
+    if power == 3:
+        return b.add(Binary(BinaryFn.MUL), b.add(Binary(BinaryFn.MUL), x, x), x)
+    fn = {-0.5: UnaryFn.RSQRT, 0.5: UnaryFn.SQRT, -1: UnaryFn.RECIPROCAL}.get(power)
+    return None if fn is None else b.add(Unary(fn), x)
+
+
+@rule(
+    "1 / sqrt(x) => rsqrt(x)",
+    unary(UnaryFn.RECIPROCAL, unary(UnaryFn.SQRT, X)),
+    div(Number("one", 1.0), unary(UnaryFn.SQRT, X)),
+)
+def reciprocal_root(m: Match, b: Builder) -> Value:
+    return b.add(Unary(UnaryFn.RSQRT), m.values["x"])
+
+
+@rule("x / sqrt(y) => x * rsqrt(y)", div(X, unary(UnaryFn.SQRT, Y)))
+def divide_by_root(m: Match, b: Builder) -> Value:
+    return b.add(Binary(BinaryFn.MUL), m.values["x"], b.add(Unary(UnaryFn.RSQRT), m.values["y"]))
+
+
+@rule(
+    "x * 1 => x; x / 1 => x; x + 0 => x; x - 0 => x",
+    mul(X, Number("n", 1.0)),
+    div(X, Number("n", 1.0)),
+    binary(BinaryFn.ADD, X, Number("n", 0.0)),
+    binary(BinaryFn.SUB, X, Number("n", 0.0)),
+)
+def neutral(m: Match, b: Builder) -> Value | None:
+    x = m.values["x"]
+    return x if x.type == m.root.output.type else None
+
+
+@rule("view(view(x)) => view(x)", op(View, op(View, X, name="inner")))
+def join_views(m: Match, b: Builder) -> Value:
+    return b.add(m.root.op, m.values["x"])
+
+
+@rule(
+    "view, expand, slice, permute of x that change nothing => x",
+    op(View, X),
+    op(Expand, X),
+    op(Slice, X),
+    op(Permute, X),
+)
+def drop_move(m: Match, b: Builder) -> Value | None:
+    x = m.values["x"]
+    if isinstance(m.root.op, Permute) and m.root.op.perm != tuple(range(x.tensor.rank)):
+        return None
+    return x if x.type == m.root.output.type else None
+
+
+@rule("permute(permute(x)) => permute(x)", op(Permute, op(Permute, X, name="inner")))
+def join_permutes(m: Match, b: Builder) -> Value:
+    outer, inner = m.op("permute", Permute).perm, m.op("inner", Permute).perm
+    return b.add(Permute(tuple(inner[p] for p in outer)), m.values["x"])
+
+
+@rule("matmul of an inner dim of 1 => mul", op(MatMul, X, Y))
+def outer_product(m: Match, b: Builder) -> Value | None:
+    x, y = m.values["x"], m.values["y"]
+    if x.tensor.shape[-1] != 1:
+        return None
+    return b.add(Binary(BinaryFn.MUL), x, y)
+
+
+RULES = [
+    *drop_cast,
+    *join_casts,
+    *small_power,
+    *reciprocal_root,
+    *divide_by_root,
+    *neutral,
+    *join_views,
+    *drop_move,
+    *join_permutes,
+    *outer_product,
+]
+
+
+@dataclass(frozen=True)
+class Canonicalise:
+    """Fold constants, merge equal nodes, then apply the rules above until nothing changes."""
+
+    def run(self, graph: Graph, log: RuleLog) -> Graph:
+        return merge_equal(apply_rules(fold_constants(graph), RULES, log))
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Pointwise and moving ops whose inputs are all constants become part of a weight's expression."""
+    exprs: dict[Value, WeightExpr] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        match node.op:
+            case Weight(expr):
+                exprs[node.output] = expr
+            case Scalar(value, dtype):
+                exprs[node.output] = Literal(value, dtype)
+            case Binary() | Unary() | Cast() | View() | Permute() | Slice() | Concat() if all(
+                v in exprs for v in node.inputs
+            ):
+                node = _folded(node, tuple(exprs[v] for v in node.inputs), exprs)
+        nodes.append(node)
+    return eliminate_dead_code(Graph(graph.name, graph.inputs, graph.outputs, tuple(nodes)))
+
+
+def _folded(node: Node, args: tuple[WeightExpr, ...], exprs: dict[Value, WeightExpr]) -> Node:
+    op: Op = node.op
+    if isinstance(op, View):
+        out = node.output.type
+        assert isinstance(out, TensorType)
+        if not all(isinstance(d, int) for d in out.shape):
+            return node
+    expr = constant.Apply(op, args)
+    exprs[node.output] = expr
+    return Node(Weight(expr), (), node.outputs, node.loc)
+
+
+def merge_equal(graph: Graph) -> Graph:
+    """Nodes with equal ops and inputs become one (common subexpressions)."""
+    seen: dict[tuple[Op, tuple[Value, ...]], Node] = {}
+    new_of: dict[Value, Value] = {}
+    nodes = []
+    for node in graph.nodes:
+        inputs = tuple(new_of.get(v, v) for v in node.inputs)
+        first = seen.get((node.op, inputs))
+        if first is None:
+            first = Node(node.op, inputs, node.outputs, node.loc)
+            seen[node.op, inputs] = first
+            nodes.append(first)
+        else:
+            new_of.update(zip(node.outputs, first.outputs, strict=True))
+    outputs = tuple(new_of.get(v, v) for v in graph.outputs)
+    return eliminate_dead_code(Graph(graph.name, graph.inputs, outputs, tuple(nodes)))

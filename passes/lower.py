@@ -1,0 +1,161 @@
+"""Linears and embeddings become kernel-level ops on packed weights and operands in the scheme's formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmc.compiler.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
+from llmc.compiler.ir.ops.constant import (
+    Apply,
+    Interleave,
+    Pack,
+    QuantizeChannels,
+    QuantPart,
+    Scalar,
+    Weight,
+    WeightExpr,
+)
+from llmc.compiler.ir.ops.kernel import PackedLinear, QuantizeRows, Scheme
+from llmc.compiler.ir.ops.nn import Embedding
+from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast
+from llmc.compiler.ir.ops.reduce import GatedLinear, Linear
+from llmc.compiler.ir.types import DType, Panels
+from llmc.passes.cone import cones
+from llmc.passes.rewrite import RuleLog
+
+PANEL = 64
+_STEP = {Scheme.F32: 1, Scheme.BF16: 2, Scheme.INT8: 4}
+_DTYPE = {Scheme.F32: DType.F32, Scheme.BF16: DType.BF16}
+
+
+@dataclass(frozen=True)
+class LowerLinears:
+    """linear and gated_linear => packed_linear with the pointwise nodes that follow as its epilogue.
+
+    A table that an embedding and the head share is packed once and read by both; other tables stay in rows.
+    `group`: columns per activation scale of int8, 0 for whole rows; a width it does not divide gets one scale a row.
+    """
+
+    scheme: Scheme
+    group: int = 0
+
+    def run(self, graph: Graph, log: RuleLog) -> Graph:
+        graph = self._biases_as_adds(graph)
+        lowering = _Lowering(self, graph, log)
+        return lowering.run()
+
+    def _biases_as_adds(self, graph: Graph) -> Graph:
+        b = Builder()
+        for node in graph.nodes:
+            if isinstance(node.op, Linear) and len(node.inputs) == 3:
+                plain = b.add(Linear(), *node.inputs[:2], loc=node.loc)
+                b.nodes.append(Node(Binary(BinaryFn.ADD), (plain, node.inputs[2]), node.outputs, node.loc))
+            else:
+                b.nodes.append(node)
+        return Graph(graph.name, graph.inputs, graph.outputs, tuple(b.nodes))
+
+
+class _Lowering:
+    def __init__(self, options: LowerLinears, graph: Graph, log: RuleLog) -> None:
+        self.options = options
+        self.graph = graph
+        self.log = log
+        self.users = graph.users()
+        self.exprs = {n.output: n.op.expr for n in graph.nodes if isinstance(n.op, Weight)}
+        self.scalars = {n.output: n.op for n in graph.nodes if isinstance(n.op, Scalar)}
+        self.packed_exprs = {self.exprs.get(n.inputs[1]) for n in graph.nodes if isinstance(n.op, Linear)}
+        self.b = Builder()
+
+    def run(self) -> Graph:
+        at_exit: dict[Value, Node] = {}
+        taken: set[Node] = set()
+        for node in self.graph.nodes:
+            if isinstance(node.op, Linear | GatedLinear) and node not in taken:
+                exit_value, fused = self.plan(node, taken)
+                at_exit[exit_value] = fused
+        for node in self.graph.nodes:
+            planned = at_exit.get(node.outputs[0])
+            if planned is not None:
+                self.emit(planned)
+            elif isinstance(node.op, Embedding):
+                self.embedding(node)
+            else:
+                self.b.nodes.append(node)
+        graph = Graph(self.graph.name, self.graph.inputs, self.graph.outputs, tuple(self.b.nodes))
+        return eliminate_dead_code(graph)
+
+    def plan(self, node: Node, taken: set[Node]) -> tuple[Value, Node]:
+        """The fused node for a linear (its inputs still in the model's formats), placed where its cone ends."""
+        found = [c for c in cones(self.graph, self.users, node.outputs) if not taken.intersection(c.nodes)]
+        cone = found[-1]
+        taken.update(cone.nodes)
+        if isinstance(node.op, GatedLinear):
+            gate = node.op.body
+            results = gate.inputs[:2]
+            chain, more = cone.body("epilogue", gate.outputs, self.scalars)
+            body = Graph("epilogue", (*gate.inputs, *chain.inputs[1:]), chain.outputs, (*gate.nodes, *chain.nodes))
+            op = PackedLinear(self.options.scheme, body, gated=True)
+            inputs = (*node.inputs, *more)
+        else:
+            results = (Value(node.output.type, "y"),)
+            body, more = cone.body("epilogue", results, self.scalars)
+            op = PackedLinear(self.options.scheme, body)
+            inputs = (*node.inputs, *more)
+        for absorbed in cone.nodes:
+            self.log.applied["fuse-epilogue-" + absorbed.op.mnemonic()] += 1
+        return cone.exit, Node(op, inputs, (cone.exit,), node.loc)
+
+    def emit(self, node: Node) -> None:
+        op = node.op
+        assert isinstance(op, PackedLinear)
+        self.b.loc = node.loc
+        num_weights = 1 + op.gated
+        x, weights, extras = node.inputs[0], node.inputs[1 : 1 + num_weights], node.inputs[1 + num_weights :]
+        exprs = [self.exprs.get(w) for w in weights]
+        if x.tensor.rank != 2 or None in exprs:
+            raise IRError(f"linear at {node.loc}: input {x.type}, expected [T, K] and a constant weight")
+        packed = self.packed([e for e in exprs if e is not None])
+        inputs = [*self.operand(x), *(self.b.add(Weight(e)) for e in packed), *extras]
+        self.b.nodes.append(Node(op, tuple(inputs), node.outputs, node.loc))
+
+    def operand(self, x: Value) -> tuple[Value, ...]:
+        match self.options.scheme:
+            case Scheme.F32:
+                return (x,)
+            case Scheme.BF16:
+                return (self.b.add(Cast(DType.BF16), x),)
+            case Scheme.INT8:
+                return self.b.add_multi(QuantizeRows(self.group(x)), x)
+
+    def group(self, x: Value) -> int:
+        width = x.tensor.shape[-1]
+        assert isinstance(width, int)
+        wanted = self.options.group or width
+        return wanted if width % wanted == 0 else width
+
+    def packed(self, exprs: list[WeightExpr]) -> list[WeightExpr]:
+        """The weight's arrays as they lie on disk: packed data, then for int8 the channel scales."""
+        scheme = self.options.scheme
+        layout = Pack(Panels(PANEL, _STEP[scheme]))
+
+        def joined(parts: list[WeightExpr]) -> WeightExpr:
+            return parts[0] if len(parts) == 1 else Apply(Interleave(PANEL // 2), tuple(parts))
+
+        if scheme is not Scheme.INT8:
+            return [Apply(layout, (joined([Apply(Cast(_DTYPE[scheme]), (e,)) for e in exprs]),))]
+        data = joined([Apply(QuantizeChannels(QuantPart.DATA), (e,)) for e in exprs])
+        return [Apply(layout, (data,)), joined([Apply(QuantizeChannels(QuantPart.SCALE), (e,)) for e in exprs])]
+
+    def embedding(self, node: Node) -> None:
+        self.b.loc = node.loc
+        table, ids = node.inputs
+        expr = self.exprs.get(table)
+        if expr is None:
+            raise IRError(f"embedding at {node.loc}: its table {table.type} is not a constant")
+        if expr in self.packed_exprs:
+            data, *scales = (self.b.add(Weight(e)) for e in self.packed([expr]))
+            self.log.applied["share-tied-head"] += 1
+        else:
+            dtype = DType.F32 if self.options.scheme is Scheme.F32 else DType.BF16
+            data, scales = self.b.add(Weight(Apply(Cast(dtype), (expr,)))), []
+        self.b.nodes.append(Node(Embedding(), (data, ids, *scales), node.outputs, node.loc))
