@@ -141,9 +141,7 @@ def pack(fmt: Format, weight: npt.NDArray[np.float32 | np.uint16 | np.int8]) -> 
 def unpack(fmt: Format, data: Bytes, n: int, k: int) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
     """The inverse of pack: [n, k] in the dtype that pack takes."""
     if data.size != weight_bytes(fmt, n, k):
-        raise ValueError(
-            f"packed weight [{n}, {k}] as {fmt.cpp}: expected {weight_bytes(fmt, n, k)} bytes, got {data.size}"
-        )
+        raise ValueError(f"packed weight [{n}, {k}] as {fmt.cpp}: expected {weight_bytes(fmt, n, k)} bytes, got {data.size}")
     panels = data.view(fmt.dtype).reshape(-1, fmt.pad_k(k) // fmt.per_lane, PANEL, fmt.per_lane)
     rows = panels.transpose(0, 2, 1, 3).reshape(-1, fmt.pad_k(k))[:n, :k]
     if isinstance(fmt, Int8):

@@ -86,39 +86,76 @@ LLMC_INLINE void finish_tile(const Weights& w, const float* out, int64_t row, in
     }
 }
 
-// Rows [row, end) of panels [panel, panel + panels), panels <= 2.
-template <class F, class Epilogue>
-LLMC_INLINE void linear_block(const Weights& w, const uint8_t* x, int64_t row, int64_t end, int64_t panel, int panels,
-                              const Epilogue& epilogue) {
-  alignas(64) float out[TILE_ROWS * OUT_STRIDE], scratch[2 * TILE_ROWS * OUT_STRIDE];
-  const int64_t panel_bytes = F::panel_bytes(w.k), row_bytes = F::row_bytes(w.k);
-  const bool few = end - row <= 2 * TILE_ROWS;
-  int64_t ahead = few ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
-  while (row < end) {
-    int rows = end - row < TILE_ROWS ? (int)(end - row) : TILE_ROWS;
-    Tile t{(const uint8_t*)w.panels + panel * panel_bytes, x + row * row_bytes, w.k, ahead, out, scratch};
-    if (panels == 2) run_tile<F, 2>(rows, t);
-    else run_tile<F, 1>(rows, t);
-    finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
-    row += rows;
-    ahead = 0;
+// One call of linear: what stays the same over its blocks.
+template <class F, class Epilogue> struct LinearCall {
+  const Weights& w;
+  const uint8_t* operand;
+  const Epilogue& epilogue;
+  const int64_t panel_bytes, row_bytes;
+
+  inline Tile tile_at(int64_t row, int64_t panel, int64_t ahead, float* out, float* scratch) const {
+    return {(const uint8_t*)w.panels + panel * panel_bytes, operand + row * row_bytes, w.k, ahead, out, scratch};
   }
-}
+
+  // Rows [row, end) of panels [panel, panel + panels), panels <= 2. The first tile fetches the next panels meanwhile.
+  inline void block(int64_t row, int64_t end, int64_t panel, int panels) const {
+    alignas(64) float out[TILE_ROWS * OUT_STRIDE], scratch[2 * TILE_ROWS * OUT_STRIDE];
+    int64_t ahead = end - row <= 2 * TILE_ROWS ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
+    while (row < end) {
+      int rows = end - row < TILE_ROWS ? (int)(end - row) : TILE_ROWS;
+      Tile t = tile_at(row, panel, ahead, out, scratch);
+      if (panels == 2) run_tile<F, 2>(rows, t);
+      else run_tile<F, 1>(rows, t);
+      finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
+      row += rows;
+      ahead = 0;
+    }
+  }
+
+#if defined(LLMC_AMX)
+  inline void amx_block(AmxShape* shape, int64_t row, int64_t end, int64_t panel, int panels) const {
+    alignas(64) float out[AMX_ROWS * OUT_STRIDE], scratch[AMX_ROWS * OUT_STRIDE];
+    int64_t ahead = end - row <= 16 ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
+    while (row < end) {
+      Tile t = tile_at(row, panel, ahead, out, scratch);
+      int rows = run_amx_tile<F>(shape, t, end - row, panels);
+      finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
+      row += rows;
+      ahead = 0;
+    }
+  }
+#endif
+};
 
 template <class F, class Epilogue>
 __attribute__((noinline)) void linear(const Weights& w, const void* operand, int64_t rows, const Epilogue& epilogue,
                                       const Worker& worker) {
-  const uint8_t* x = (const uint8_t*)operand;
   const int64_t panels = (w.n + PANEL - 1) / PANEL, chunk = row_chunk(rows, F::row_bytes(w.k));
+  const LinearCall<F, Epilogue> call{w, (const uint8_t*)operand, epilogue, F::panel_bytes(w.k), F::row_bytes(w.k)};
   int64_t unit, last;
+  int most = TILE_PANELS;
+#if defined(LLMC_AMX)
+  AmxShape shape;
+  const bool amx = AmxFormat<F>::usable && rows >= AMX_LEAST_ROWS;
+  if (amx && rows > 16) most = 1;
+#endif
   worker.share((rows + chunk - 1) / chunk * panels, &unit, &last);
   while (unit < last) {
     int64_t row = unit / panels * chunk, panel = unit % panels;
     int64_t end = row + chunk < rows ? row + chunk : rows;
-    int take = TILE_PANELS == 2 && panel + 1 < panels && unit + 1 < last ? 2 : 1;
-    linear_block<F>(w, x, row, end, panel, take, epilogue);
+    int take = most == 2 && panel + 1 < panels && unit + 1 < last ? 2 : 1;
+#if defined(LLMC_AMX)
+    if constexpr (AmxFormat<F>::usable) {
+      if (amx) call.amx_block(&shape, row, end, panel, take);
+      else call.block(row, end, panel, take);
+    } else
+#endif
+    call.block(row, end, panel, take);
     unit += take;
   }
+#if defined(LLMC_AMX)
+  shape.release();
+#endif
 }
 
 }  // namespace llmc
