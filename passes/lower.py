@@ -20,6 +20,7 @@ from llmc.compiler.ir.ops.nn import Embedding
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast
 from llmc.compiler.ir.ops.reduce import GatedLinear, Linear
 from llmc.compiler.ir.types import DType, Panels
+from llmc.passes.canonicalise import merge_equal
 from llmc.passes.cone import cones
 from llmc.passes.rewrite import RuleLog
 
@@ -39,19 +40,34 @@ class LowerLinears:
     group: int = 0
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
-        graph = self._biases_as_adds(graph)
-        lowering = _Lowering(self, graph, log)
-        return lowering.run()
+        return _Lowering(self, merge_equal(self._spelled_out(graph)), log).run()
 
-    def _biases_as_adds(self, graph: Graph) -> Graph:
+    def _spelled_out(self, graph: Graph) -> Graph:
+        """Biases as additions and operands as conversions of their own, so that epilogues can take both."""
         b = Builder()
         for node in graph.nodes:
-            if isinstance(node.op, Linear) and len(node.inputs) == 3:
-                plain = b.add(Linear(), *node.inputs[:2], loc=node.loc)
-                b.nodes.append(Node(Binary(BinaryFn.ADD), (plain, node.inputs[2]), node.outputs, node.loc))
-            else:
+            if not isinstance(node.op, Linear | GatedLinear):
                 b.nodes.append(node)
+                continue
+            x, *rest = node.inputs
+            if x.tensor.rank != 2:
+                raise IRError(f"linear at {node.loc}: input {x.type}, expected [T, K]")
+            operand = self._operand(b, x, node.loc)
+            if isinstance(node.op, Linear) and len(rest) == 2:
+                plain = b.add(Linear(), operand, rest[0], loc=node.loc)
+                b.nodes.append(Node(Binary(BinaryFn.ADD), (plain, rest[1]), node.outputs, node.loc))
+            else:
+                b.nodes.append(Node(node.op, (operand, *rest), node.outputs, node.loc))
         return Graph(graph.name, graph.inputs, graph.outputs, tuple(b.nodes))
+
+    def _operand(self, b: Builder, x: Value, loc: str) -> Value:
+        match self.scheme:
+            case Scheme.F32:
+                return x
+            case Scheme.BF16:
+                return b.add(Cast(DType.BF16), x, loc=loc)
+            case Scheme.INT8:
+                return b.add(QuantizeRows(self.group), x, loc=loc)
 
 
 class _Lowering:
@@ -111,20 +127,11 @@ class _Lowering:
         num_weights = 1 + op.gated
         x, weights, extras = node.inputs[0], node.inputs[1 : 1 + num_weights], node.inputs[1 + num_weights :]
         exprs = [self.exprs.get(w) for w in weights]
-        if x.tensor.rank != 2 or None in exprs:
-            raise IRError(f"linear at {node.loc}: input {x.type}, expected [T, K] and a constant weight")
+        if None in exprs:
+            raise IRError(f"linear at {node.loc}: its weight {weights[0].type} is not a constant")
         packed = self.packed([e for e in exprs if e is not None])
-        inputs = [*self.operand(x), *(self.b.add(Weight(e)) for e in packed), *extras]
+        inputs = [x, *(self.b.add(Weight(e)) for e in packed), *extras]
         self.b.nodes.append(Node(op, tuple(inputs), node.outputs, node.loc))
-
-    def operand(self, x: Value) -> tuple[Value, ...]:
-        match self.options.scheme:
-            case Scheme.F32:
-                return (x,)
-            case Scheme.BF16:
-                return (self.b.add(Cast(DType.BF16), x),)
-            case Scheme.INT8:
-                return (self.b.add(QuantizeRows(self.options.group), x),)
 
     def panels(self) -> Panels:
         match self.options.scheme:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llmc.codegen.cpu.expression import expression, literal
 from llmc.codegen.cpu.formats import row_bytes
-from llmc.codegen.cpu.rows_kernel import Parameter
+from llmc.codegen.cpu.rows_kernel import Parameter, parameter_name
 from llmc.compiler.ir.dims import Poly
 from llmc.compiler.ir.graph import Value
 from llmc.compiler.ir.ops.constant import Scalar
@@ -36,7 +36,7 @@ def write_epilogue(op: PackedLinear) -> Epilogue:
     text.update(zip(body.inputs, results, strict=False))
     members = []
     for i, value in enumerate(body.inputs[len(results) :]):
-        name = f"{value.name or 'x'}_{i}"
+        name = parameter_name(value, i)
         members.append(Parameter(name, "const float*"))
         rowed = bool(value.tensor.shape) and isinstance(value.tensor.shape[0], Poly)
         if not value.tensor.shape:

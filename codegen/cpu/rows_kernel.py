@@ -7,6 +7,7 @@ output row.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from math import prod
 
@@ -88,9 +89,9 @@ class _Writer:
     # --- inputs and outputs
 
     def input(self, value: Value, index: int) -> Parameter | None:
-        name = f"{value.name or 'x'}_{index}"
         if isinstance(value.type, CacheType):
             return None
+        name = parameter_name(value, index)
         type_ = value.tensor
         rowed = bool(type_.shape) and isinstance(type_.shape[0], Poly)
         if type_.dtype in _INTS:
@@ -117,7 +118,7 @@ class _Writer:
         rows = self.refs.get(gathers[0].inputs[1])
         if rows is None:  # the index input stands later among the inputs: its parameter name is known by position
             index = self.body.inputs.index(gathers[0].inputs[1])
-            return f"{gathers[0].inputs[1].name or 'x'}_{index}[row]"
+            return f"{parameter_name(gathers[0].inputs[1], index)}[row]"
         assert isinstance(rows, Int)
         return rows.text
 
@@ -421,6 +422,16 @@ class _Writer:
             f"{frequencies.size});"
         )
         self.refs.update(zip(node.outputs, (cos, sin), strict=True))
+
+
+def parameter_name(value: Value, index: int) -> str:
+    """A C++ name that is the same in every layer: rows are x, weights go by the last part of their name."""
+    type_ = value.tensor
+    if type_.dtype in _INTS:
+        return f"{value.name.rstrip('0123456789_')}_{index}"
+    rowed = bool(type_.shape) and isinstance(type_.shape[0], Poly)
+    stem = "x" if rowed else re.sub(r"\W|_?\d+$", "_", value.name.rpartition(".")[2]).strip("_")
+    return f"{stem or 'w'}_{index}"
 
 
 def write_rows(body: Graph) -> RowsKernel:

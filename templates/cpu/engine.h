@@ -22,7 +22,7 @@ namespace llmc {
 
 constexpr int64_t largest(int64_t a, int64_t b) { return a > b ? a : b; }
 
-struct Step {
+struct StepView {
   const LlmcEngine& engine;
   const LlmcStep& in;
   KvPool kv;
@@ -39,7 +39,7 @@ struct Step {
 };
 
 // Hands the rows' logits to the caller, and chooses their tokens, as far as the step asks for either.
-inline void finish_rows(const Step& s, const float* logits, int rows, int vocab, int valid, const Worker& worker) {
+inline void finish_rows(const StepView& s, const float* logits, int rows, int vocab, int valid, const Worker& worker) {
   if (s.in.logits)
     for (int r = worker.id; r < rows; r += worker.count)
       __builtin_memcpy(s.in.logits + (int64_t)r * vocab, logits + (int64_t)r * vocab, (size_t)vocab * 4);

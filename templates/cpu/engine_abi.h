@@ -23,7 +23,7 @@ inline int32_t run(LlmcEngine* engine, const LlmcStep* step, void (*entry)(void*
   for (int s = 0; s < step->num_seqs; ++s)
     for (int t = step->seq_starts[s]; t < step->seq_starts[s + 1]; ++t) engine->seqs[t] = s;
   const LlmcConfig& c = engine->config;
-  Step args{*engine, *step, KvPool{(uint8_t*)c.kv, KV_BLOCK_BYTES, step->block_tables, step->block_table_stride}};
+  StepView args{*engine, *step, KvPool{(uint8_t*)c.kv, KV_BLOCK_BYTES, step->block_tables, step->block_table_stride}};
   pool_run(engine->pool, entry, &args);
   return 0;
 }
