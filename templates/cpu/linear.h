@@ -67,9 +67,9 @@ template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
     case 1: return tile<F, 1, P>(t);
 #if defined(LLMC_AVX512) || defined(LLMC_AVX2)
     case 2: return tile<F, 2, P>(t);
-    case 3: return tile<F, 3, P>(t);
 #endif
 #if defined(LLMC_AVX512)
+    case 3: return tile<F, 3, P>(t);
     case 4: return tile<F, 4, P>(t);
     case 5: return tile<F, 5, P>(t);
     case 6: return tile<F, 6, P>(t);
@@ -111,8 +111,8 @@ template <class F, class Epilogue> struct LinearCall {
     while (row < end) {
       int rows = end - row < TILE_ROWS ? (int)(end - row) : TILE_ROWS;
       Tile t = tile_at(row, panel, ahead, out, scratch);
-      if (panels == 2) run_tile<F, 2>(rows, t);
-      else run_tile<F, 1>(rows, t);
+      if (TILE_PANELS == 1 || panels == 1) run_tile<F, 1>(rows, t);
+      else run_tile<F, TILE_PANELS>(rows, t);
       finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
       row += rows;
       ahead = 0;

@@ -45,6 +45,9 @@ class Case:
     def head_values(self, seed: int) -> Floats:
         return random(seed, self.q_heads)
 
+    def slopes(self) -> Floats:
+        return (2.0 ** -np.arange(1, self.q_heads + 1)).astype(np.float32)
+
 
 CASES = {
     "plain": Case(),
@@ -79,7 +82,7 @@ def reference(case: Case, q: Floats, k: Floats, v: Floats) -> npt.NDArray[np.flo
         if case.softcap:
             scores = case.softcap * np.tanh(scores / case.softcap)
         if case.alibi:
-            scores = scores + case.head_values(2)[h] * distance
+            scores = scores + case.slopes()[h] * distance
         scores = np.where(seen, scores, -np.inf)
         top = scores.max(axis=1, keepdims=True)
         weights = np.exp(scores - top)
@@ -108,7 +111,7 @@ class Cache:
     def args(self, step: list[tuple[int, int, int]]) -> Args:
         case = self.case
         self.sinks = case.head_values(1) if case.sinks else None
-        self.slopes = case.head_values(2) if case.alibi else None
+        self.slopes = case.slopes() if case.alibi else None
         self.starts = np.cumsum([0, *(end - begin for _, begin, end in step)]).astype(np.int32)
         self.positions = np.concatenate([np.arange(b, e, dtype=np.int32) for _, b, e in step] or [np.zeros(0, np.int32)])
         self.step_tables = np.ascontiguousarray(self.tables[[s for s, _, _ in step]])
