@@ -54,7 +54,8 @@ def reference_model(source: ModelSource) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         **where, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False, local_files_only=True
     )
-    return model.eval()
+    model.train(False)
+    return model
 
 
 def reference_logits(model: PreTrainedModel, ids: list[int]) -> Logits:

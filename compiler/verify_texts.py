@@ -27,8 +27,9 @@ PASSAGES = (
     "gekommen war. El motor respondía siempre con el mismo temblor; 机器 tembló, пыль поднялась, и день начался. "
     "おはようございます, murmelte der Lehrling, der Japanisch lernte, und 😀 stand auf seinem Becher.",
     "| quarter | revenue | costs | margin |\n|---|---:|---:|---:|\n| Q1 | 1,204.50 | 998.20 | 17.1 % |\n"
-    "| Q2 | 1,377.00 | 1,010.75 | 26.6 % |\n| Q3 | 1,150.25 | 1,190.00 | -3.5 % |\n| Q4 | 1,600.00 | 1,120.10 | 30.0 % |\n\n"
-    "Q: Which quarter lost money, and why might that be? A: The third. Costs rose while revenue fell, which often "
+    "| Q2 | 1,377.00 | 1,010.75 | 26.6 % |\n| Q3 | 1,150.25 | 1,190.00 | -3.5 % |\n"
+    "| Q4 | 1,600.00 | 1,120.10 | 30.0 % |\n"
+    "\nQ: Which quarter lost money, and why might that be? A: The third. Costs rose while revenue fell, which often "
     "happens when stock is bought ahead of the winter season.",
 )
 
