@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from llmc.compiler.capture import hooks
 from llmc.compiler.capture.capture import Captured, capture_with
-from llmc.compiler.reference import run
+from llmc.compiler.ir.reference import run
 from llmc.compiler.sources.checkpoint import Checkpoint, StoredDtype, StoredTensor, checkpoint_of
 from llmc.compiler.sources.demo import fetch_demo
 from llmc.compiler.sources.model_source import ModelSource

@@ -14,7 +14,7 @@ from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.export import meta_model
 from llmc.compiler.capture.parameters import bind
 from llmc.compiler.ir.ops.constant import Source, Weight
-from llmc.compiler.reference import weight
+from llmc.compiler.ir.reference import weight
 from llmc.compiler.sources.checkpoint import Checkpoint, checkpoint_of
 
 
