@@ -36,6 +36,13 @@ def unchanged(step: Pass, text: str) -> RuleLog:
     return log
 
 
+def applied(step: Pass, text: str) -> RuleLog:
+    """What the rules did to a graph, when its new text is of no interest."""
+    log = RuleLog()
+    verify(step.run(graph(text), log))
+    return log
+
+
 def reasons(log: RuleLog, rule: str) -> list[str]:
     """Why a rule was refused, at each place."""
     return list(log.refused.get(rule, {}).values())
