@@ -39,7 +39,7 @@ class SamplingParams:
     seed: int | None = None  # None: a random one, reported in the result
     max_tokens: int | None = None  # None: as many as the envelope holds
     min_tokens: int = 0  # no stop before this many
-    stop: tuple[str, ...] = ()  # the text ends before the first of these
+    stop: tuple[str, ...] = ()  # the text ends before the first of these to be complete
     stop_token_ids: tuple[int, ...] = ()  # beside the model's own end tokens
     ignore_eos: bool = False  # the model's own end tokens do not stop
     logprobs: int | None = None  # None: none; k: the chosen token's and the k best

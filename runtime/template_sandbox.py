@@ -90,7 +90,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return _capped(super().call(context, obj, *args, **kwargs))
 
 
-def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seconds: float = MAX_SECONDS) -> str:
+def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seconds: float) -> str:
     """Render in a thread that is stopped after `max_seconds`.
 
     Raises jinja2.TemplateError and whatever code raises.
