@@ -82,7 +82,8 @@ def test_control_tokens_in_messages_stay_text(attack):
 @given(st.lists(st.sampled_from(["<|im_", "end|>", "<|im_end|>", "<", "|im_start|>", " ", "x", "<|bos|>"]), max_size=6))
 def test_text_parts_cannot_be_joined_to_a_control_token(parts):
     template = ChatTemplate(
-        "{% for m in messages %}<|im_start|>{% for p in m.content %}{{ p.text | trim }}{% endfor %}<|im_end|>{% endfor %}",
+        "{% for m in messages %}<|im_start|>"
+        "{% for p in m.content %}{{ p.text | trim }}{% endfor %}<|im_end|>{% endfor %}",
         TOKENIZER,
     )
     ids = template.encode([user([{"type": "text", "text": part} for part in parts])])

@@ -189,7 +189,7 @@ def test_impossible_prompts_are_refused_with_the_figures():
         scheduler.add(request(0, 16))
     scheduler.add(request(0, 15))
     scheduler = Scheduler(BlockManager(40, 4), max_batch=1, max_tokens=8, max_seq_len=100)
-    with pytest.raises(PromptTooLong, match="100 tokens.*max_seq_len is 100"):
+    with pytest.raises(PromptTooLong, match=r"100 tokens.*max_seq_len is 100"):
         scheduler.add(request(0, 100))
     scheduler.add(request(0, 99))
 
