@@ -42,11 +42,11 @@ Prompt = str | Sequence[int]
 class Engine:
     """A loaded engine. Use `Engine.load`; close it, or use it as a context manager."""
 
-    def __init__(self, artifact: Artifact, device: Device, max_batch: int) -> None:
+    def __init__(self, artifact: Artifact, device: Device, max_batch: int, tokenizer: Tokenizer | None) -> None:
         self.artifact = artifact
         self.manifest = artifact.manifest
         self.device = device
-        self.tokenizer = Tokenizer.load(artifact) if artifact.has(TOKENIZER) else None
+        self.tokenizer = tokenizer
         self._template: ChatTemplate | None = None
         self._blocks = BlockManager(device.num_blocks, device.limits.block_tokens)
         self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
@@ -77,13 +77,19 @@ class Engine:
         to what the envelope can use, but at most half of the free memory. Raises EngineError subclasses,
         InvalidParameter.
         """
-        artifact = open_artifact(Path(path), machine)
+        tokenizers: list[Tokenizer] = []
+
+        def load_tokenizer(artifact: Artifact) -> None:
+            if artifact.has(TOKENIZER):
+                tokenizers.append(Tokenizer.load(artifact))
+
+        artifact = open_artifact(Path(path), machine, meanwhile=load_tokenizer)
         try:
             options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory)
             plan = plan_limits(artifact.manifest, options)
             device = CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
             try:
-                return cls(artifact, device, plan.step.max_seqs)
+                return cls(artifact, device, plan.step.max_seqs, tokenizers[0] if tokenizers else None)
             except BaseException:
                 device.close()
                 raise

@@ -21,7 +21,7 @@ class StopMatcher:
         """
         if self.matched is not None:
             return ""
-        if not armed:
+        if not armed or not self._stops:
             return piece
         text = self._held + piece
         hits = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]

@@ -29,8 +29,8 @@ class TemplateRefused(jinja2.TemplateError):
     """`raise_exception(message)` of a template, or a cap that it hit."""
 
 
-class _TimeUp(BaseException):
-    """Thrown into the rendering thread; no `except Exception` of the template engine catches it."""
+class _TimeUp(SystemExit):
+    """Thrown into the rendering thread: no `except Exception` catches it, and no thread reports it when it ends."""
 
 
 class _Generation(Extension):
@@ -110,7 +110,8 @@ def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seco
         # Repeated, because an exception that lands inside a template's own `except` would be lost.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeUp))
         thread.join(0.05)
-    (result,) = outcome
+    # Empty if the time was up while the outcome was about to be noted.
+    result = outcome[0] if outcome else _TimeUp()
     if isinstance(result, _TimeUp):
         raise TemplateRefused(f"rendering took more than {max_seconds:g} s")
     if isinstance(result, BaseException):
