@@ -28,7 +28,7 @@ from llmc.compiler.ir.ops.constant import (
     Weight,
     WeightExpr,
 )
-from llmc.compiler.ir.ops.kernel import PackedLinear, QuantizeRows, Rows, Scheme
+from llmc.compiler.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Rows
 from llmc.compiler.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeStyle, RopeTable
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
 from llmc.compiler.ir.ops.reduce import GatedLinear, Linear, MatMul, Reduce, ReduceFn, Softmax
@@ -59,6 +59,19 @@ class Cache:
     entries: dict[tuple[int, int, int], tuple[Floats, Floats]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class QuantizedRows:
+    """What quantize_rows gives: data i8 [T, K] and scales f32 [T, K/group]."""
+
+    data: Array
+    scales: Array
+
+    def wide(self) -> Floats:
+        width = self.data.shape[1]
+        per_column = np.repeat(self.scales, -(-width // self.scales.shape[1]), 1)[:, :width]
+        return np.asarray(_wide(self.data) * _wide(per_column))
+
+
 def run(graph: Graph, inputs: Mapping[str, object], read: ReadSource, wide: bool = False) -> list[object]:
     """Outputs of a graph. Inputs by name: arrays, and a `Cache` (which is changed in place) for %kv."""
     interpreter = _Interpreter(read, np.float64 if wide else np.float32)
@@ -68,6 +81,15 @@ def run(graph: Graph, inputs: Mapping[str, object], read: ReadSource, wide: bool
 def weight(expr: WeightExpr, read: ReadSource) -> Array:
     """The array of a weight expression; its layout, if any, is not applied."""
     return _Interpreter(read, np.float32).weight(expr)
+
+
+def apply_op(op: Op, args: list[Array]) -> Array:
+    """One op with one output and static shapes, on arrays."""
+    return _Interpreter(_no_source, np.float32).apply(op, args, {})
+
+
+def _no_source(source: Source) -> Array:
+    raise TypeError(f"{source} in an op")
 
 
 def round_to(x: Array, dtype: DType) -> Array:
@@ -108,6 +130,8 @@ class _Interpreter:
             return [self.cached(op, inputs)]
         if isinstance(op, Rows):
             return self.graph(op.body, inputs)
+        if isinstance(op, PackedLinear):
+            return self.packed_linear(op, inputs)
         arrays = [np.asarray(x) for x in inputs]
         match op:
             case Weight(expr):
@@ -115,13 +139,11 @@ class _Interpreter:
             case RopeTable():
                 results = rope_table(*arrays)
             case QuantizeRows(group):
-                results = quantize_rows(arrays[0].astype(np.float32), group)
+                return [QuantizedRows(*quantize_rows(arrays[0].astype(np.float32), group))]
             case GatedLinear(body):
                 x, a, b, *extras = arrays
                 both = [self._real(np.asarray(_wide(x) @ _wide(w).T)) for w in (a, b)]
                 return self.graph(body, [*both, *extras])
-            case PackedLinear():
-                return self.packed_linear(op, arrays)
             case _:
                 results = [self.apply(op, arrays, sizes)]
         return [self._real(r) for r in results]
@@ -195,7 +217,7 @@ class _Interpreter:
             case Interleave(rows):
                 return interleave(args, rows)
             case QuantizeChannels(part):
-                data, scales = quantize_rows(args[0].astype(np.float32), args[0].shape[1])
+                data, scales = quantize_rows(args[0].astype(np.float32), 0)
                 return data if part is QuantPart.DATA else scales[:, 0]
         raise TypeError(f"the interpreter has no meaning for {op}")
 
@@ -210,32 +232,28 @@ class _Interpreter:
                 cache.entries[op.slot, int(seq), int(position)] = (entry[0], entry[1])  # type: ignore[assignment]
             return cache
         q, positions, seqs, *sinks = arrays
-        q = round_to(q, op.dtype)
         rows = []
         for t, (position, seq) in enumerate(zip(positions, seqs, strict=True)):
             history = [cache.entries[op.slot, int(seq), p] for p in range(int(position) + 1)]
             k = np.stack([h[0] for h in history], 1)
             v = np.stack([h[1] for h in history], 1)
             allowed = visible(op.mask, np.asarray([position]), np.arange(len(history)))
-            rows.append(self._real(attend(op, q[t][:, None], k, v, allowed, sinks, op.dtype))[:, 0])
+            rows.append(self._real(attend(op, q[t][:, None], k, v, allowed, sinks))[:, 0])
         return np.stack(rows)
 
-    def packed_linear(self, op: PackedLinear, args: list[Array]) -> list[object]:
-        if op.scheme is Scheme.INT8:
-            x, x_scales, w, w_scales, *extra = args
-            groups = x_scales.shape[1]
-            x_groups = x.reshape(len(x), groups, -1).astype(np.int64)
-            w_groups = w.reshape(len(w), groups, -1).astype(np.int64)
-            sums = np.einsum("tgk,ngk->tng", x_groups, w_groups)
-            result = (sums * _wide(x_scales)[:, None, :]).sum(-1) * _wide(w_scales)
+    def packed_linear(self, op: PackedLinear, inputs: list[object]) -> list[object]:
+        x, w, *extra = inputs
+        weights = _wide(np.asarray(w))
+        if isinstance(x, QuantizedRows):
+            channel_scales, *extra = extra
+            result = x.wide() @ weights.T * _wide(np.asarray(channel_scales))
         else:
-            x, w, *extra = args
-            result = _wide(x) @ _wide(w).T
+            result = _wide(np.asarray(x)) @ weights.T
         results = [result]
         if op.gated:
-            runs = result.reshape(len(result), -1, 2, 32)
-            widths = [v.tensor.static_shape()[-1:] or v.tensor.shape[-1:] for v in op.epilogue.inputs[:2]]
-            results = [runs[:, :, i].reshape(len(result), -1)[:, : widths[i][0]] for i in range(2)]
+            runs = result.reshape(len(result), -1, 2, GATE_RUN)
+            width = evaluate(op.epilogue.inputs[0].tensor.shape[-1], {})
+            results = [runs[:, :, i].reshape(len(result), -1)[:, :width] for i in range(2)]
         return self.graph(op.epilogue, [*(self._real(r) for r in results), *extra])
 
 
@@ -380,9 +398,8 @@ def attend(
     v: Array,
     allowed: Array,
     sinks: list[Array],
-    dtype: DType = DType.F32,
 ) -> Floats:
-    """q [Hq, Q, D], k [Hkv, K, D], v [Hkv, K, Dv], allowed [Q, K] -> [Hq, Q, Dv]; probabilities rounded to dtype."""
+    """q [Hq, Q, D], k [Hkv, K, D], v [Hkv, K, Dv], allowed [Q, K] -> [Hq, Q, Dv]."""
     group = q.shape[0] // k.shape[0]
     scores = _wide(q) @ np.repeat(_wide(k), group, 0).transpose(0, 2, 1) * op.scale
     if op.softcap is not None:
@@ -395,7 +412,7 @@ def attend(
     total = weights.sum(-1, keepdims=True)
     if sinks:
         total = total + np.exp(_wide(sinks[0])[:, None, None] - top)
-    return np.asarray(_wide(round_to(weights, dtype)) @ np.repeat(_wide(v), group, 0) / total)
+    return np.asarray(weights @ np.repeat(_wide(v), group, 0) / total)
 
 
 def attention(op: Attention, args: list[Array]) -> Floats:
@@ -411,12 +428,13 @@ def attention(op: Attention, args: list[Array]) -> Floats:
 
 
 def quantize_rows(x: npt.NDArray[np.float32], group: int) -> list[Array]:
-    """Symmetric int8 per group of a row, all in float32: data i8 of x's shape, scales f32[rows, K/group]."""
-    groups = x.reshape(len(x), -1, group)
-    scales = np.abs(groups).max(-1) * np.float32(1 / 127)
-    inverse = np.divide(np.float32(127), np.abs(groups).max(-1), out=np.zeros_like(scales), where=scales > 0)
+    """Symmetric int8 per group of a row (0: whole rows), in float32: data i8 of x's shape, scales f32[rows, groups]."""
+    size = group or x.shape[1]
+    groups = np.pad(x, ((0, 0), (0, -x.shape[1] % size))).reshape(len(x), -1, size)
+    largest = np.abs(groups).max(-1)
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
     data = np.clip(np.rint(groups * inverse[..., None]), -127, 127).astype(np.int8)
-    return [data.reshape(x.shape), scales]
+    return [data.reshape(len(x), -1)[:, : x.shape[1]], largest / np.float32(127)]
 
 
 def interleave(parts: list[Array], rows: int) -> Array:

@@ -68,6 +68,13 @@ def neutral(m: Match, b: Builder) -> Value | None:
     return x if x.type == m.root.output.type else None
 
 
+@rule("cast(view(x)) => view(cast(x)) of integers", op(Cast, op(View, X, name="view")))
+def cast_before_view(m: Match, b: Builder) -> Value | None:
+    if m.values["x"].tensor.dtype.is_float:
+        return None  # casts of floats stay next to the linear whose operand they make
+    return b.add(m.nodes["view"].op, b.add(m.root.op, m.values["x"]))
+
+
 @rule("view(view(x)) => view(x)", op(View, op(View, X, name="inner")))
 def join_views(m: Match, b: Builder) -> Value:
     return b.add(m.root.op, m.values["x"])
@@ -104,6 +111,7 @@ def outer_product(m: Match, b: Builder) -> Value | None:
 RULES = [
     *drop_cast,
     *join_casts,
+    *cast_before_view,
     *small_power,
     *reciprocal_root,
     *divide_by_root,

@@ -10,6 +10,7 @@ from llmc.compiler.ir.ops.constant import Scalar
 from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.compiler.ir.types import TensorType
 
+OPERAND_PAD = 32  # an epilogue writes bf16 operands only when their rows need no padding
 POINTWISE = (Unary, Binary, Cast, Where)
 
 
@@ -66,6 +67,9 @@ def _after(graph: Graph, users: dict[Value, list[Node]], seeds: tuple[Value, ...
 
 def _fits(node: Node, shape: tuple[object, ...]) -> bool:
     if not isinstance(node.op, POINTWISE) or node.output.tensor.shape != shape:
+        return False
+    width = shape[-1]
+    if isinstance(node.op, Cast) and not (isinstance(width, int) and width % OPERAND_PAD == 0):
         return False
     allowed = (shape, shape[-1:], ())
     return all(isinstance(v.type, TensorType) and v.type.shape in allowed for v in node.inputs)

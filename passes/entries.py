@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmc.compiler.ir.dims import sym
-from llmc.compiler.ir.graph import Builder, Graph, Value, eliminate_dead_code
+from llmc.compiler.ir.graph import Builder, Graph, Node, Value, eliminate_dead_code
 from llmc.compiler.ir.ops.kernel import Sample
 from llmc.compiler.ir.ops.nn import LayerNorm, RmsNorm
 from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
@@ -30,6 +30,7 @@ class SampleRows:
         rows = Value(TensorType(DType.I32, (sym("R"),)), "rows")
         tokens = graph.input("ids").tensor.shape[0]
         producers = graph.producers()
+        full = _needed_whole(graph, producers)
         b = Builder()
         gathered: dict[Value, Value] = {}
 
@@ -38,7 +39,7 @@ class SampleRows:
                 return value
             if value not in gathered:
                 node = producers.get(value)
-                if node is not None and isinstance(node.op, _ROW_WISE):
+                if node is not None and isinstance(node.op, _ROW_WISE) and value not in full:
                     inputs = [gather(v) for v in node.inputs]
                     gathered[value] = b.add(node.op, *inputs, loc=node.loc, name=value.name)
                     log.applied["gather-before-" + node.op.mnemonic()] += 1
@@ -52,6 +53,18 @@ class SampleRows:
         chosen = b.add(Sample(self.num_valid_tokens), logits, name="tokens")
         nodes = (*graph.nodes, *b.nodes)
         return eliminate_dead_code(Graph(graph.name, (*graph.inputs, rows), (logits, chosen), nodes))
+
+
+def _needed_whole(graph: Graph, producers: dict[Value, Node]) -> set[Value]:
+    """Values of all rows that something other than the sampled rows needs: attention of this or a later layer."""
+    needed: set[Value] = set()
+    stack = [v for n in graph.nodes if not isinstance(n.op, _ROW_WISE) for v in n.inputs]
+    while stack:
+        value = stack.pop()
+        if value not in needed:
+            needed.add(value)
+            stack += producers[value].inputs if value in producers else ()
+    return needed
 
 
 def decode_entry(graph: Graph) -> Graph:

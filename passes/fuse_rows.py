@@ -26,7 +26,7 @@ class FuseRows:
     """Group row-wise nodes into `rows` nodes, and order the graph by stage."""
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
-        producers = graph.producers()
+        producers, users = graph.producers(), graph.users()
         stage_of = _stages(graph)
         groups: dict[tuple[int, str], list[Node]] = {}
         barriers: dict[int, list[Node]] = {}
@@ -39,7 +39,7 @@ class FuseRows:
         for stage in range(max(stage_of.values(), default=0) + 1):
             ready = [group for (s, _), group in groups.items() if s == stage]
             for group in _in_order(ready):
-                nodes.append(_rows(group, graph, producers))
+                nodes.append(_rows(group, graph, producers, users))
                 log.applied["fuse-rows"] += 1
             nodes += barriers.get(stage, [])
         return Graph(graph.name, graph.inputs, graph.outputs, tuple(nodes))
@@ -83,7 +83,7 @@ def _in_order(groups: list[list[Node]]) -> list[list[Node]]:
     return ordered
 
 
-def _rows(group: list[Node], graph: Graph, producers: dict[Value, Node]) -> Node:
+def _rows(group: list[Node], graph: Graph, producers: dict[Value, Node], users: dict[Value, list[Node]]) -> Node:
     own = {v for n in group for v in n.outputs}
     scalars: dict[Value, Node] = {}
     inputs: dict[Value, Value] = {}
@@ -95,7 +95,6 @@ def _rows(group: list[Node], graph: Graph, producers: dict[Value, Node]) -> Node
             elif value not in own and value not in inputs:
                 inputs[value] = Value(value.type, value.name)
     inside = set(group)
-    users = graph.users()
     leaving = [
         v
         for n in group

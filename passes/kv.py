@@ -14,7 +14,7 @@ from llmc.passes.rewrite import RuleLog
 class KvLayout:
     """A slot of the cache for each distinct (k, v), in order of first use; layers that share k and v share a slot.
 
-    Adds input and output %kv. `dtype` is what keys, values, queries and probabilities are rounded to.
+    Adds input and output %kv. Keys and values are stored in `dtype`; attention itself computes in float32.
     """
 
     dtype: DType
@@ -43,7 +43,6 @@ class KvLayout:
                 op.mask,
                 op.softcap,
                 op.has_sinks,
-                self.dtype,
             )
             replaced[node.output] = b.add(read, state, q, positions, seqs, *sinks, name=node.output.name)
             log.applied["kv-layout"] += 1

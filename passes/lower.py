@@ -15,16 +15,16 @@ from llmc.compiler.ir.ops.constant import (
     Weight,
     WeightExpr,
 )
-from llmc.compiler.ir.ops.kernel import PackedLinear, QuantizeRows, Scheme
+from llmc.compiler.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Scheme
 from llmc.compiler.ir.ops.nn import Embedding
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast
 from llmc.compiler.ir.ops.reduce import GatedLinear, Linear
 from llmc.compiler.ir.types import DType, Panels
+from llmc.passes.canonicalise import merge_equal
 from llmc.passes.cone import cones
 from llmc.passes.rewrite import RuleLog
 
-PANEL = 64
-_STEP = {Scheme.F32: 1, Scheme.BF16: 2, Scheme.INT8: 4}
+PANEL = 32
 _DTYPE = {Scheme.F32: DType.F32, Scheme.BF16: DType.BF16}
 
 
@@ -33,26 +33,41 @@ class LowerLinears:
     """linear and gated_linear => packed_linear with the pointwise nodes that follow as its epilogue.
 
     A table that an embedding and the head share is packed once and read by both; other tables stay in rows.
-    `group`: columns per activation scale of int8, 0 for whole rows; a width it does not divide gets one scale a row.
+    `group`: columns per activation scale of int8 (32 or a multiple of 64), 0 for whole rows.
     """
 
     scheme: Scheme
     group: int = 0
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
-        graph = self._biases_as_adds(graph)
-        lowering = _Lowering(self, graph, log)
-        return lowering.run()
+        return _Lowering(self, merge_equal(self._spelled_out(graph)), log).run()
 
-    def _biases_as_adds(self, graph: Graph) -> Graph:
+    def _spelled_out(self, graph: Graph) -> Graph:
+        """Biases as additions and operands as conversions of their own, so that epilogues can take both."""
         b = Builder()
         for node in graph.nodes:
-            if isinstance(node.op, Linear) and len(node.inputs) == 3:
-                plain = b.add(Linear(), *node.inputs[:2], loc=node.loc)
-                b.nodes.append(Node(Binary(BinaryFn.ADD), (plain, node.inputs[2]), node.outputs, node.loc))
-            else:
+            if not isinstance(node.op, Linear | GatedLinear):
                 b.nodes.append(node)
+                continue
+            x, *rest = node.inputs
+            if x.tensor.rank != 2:
+                raise IRError(f"linear at {node.loc}: input {x.type}, expected [T, K]")
+            operand = self._operand(b, x, node.loc)
+            if isinstance(node.op, Linear) and len(rest) == 2:
+                plain = b.add(Linear(), operand, rest[0], loc=node.loc)
+                b.nodes.append(Node(Binary(BinaryFn.ADD), (plain, rest[1]), node.outputs, node.loc))
+            else:
+                b.nodes.append(Node(node.op, (operand, *rest), node.outputs, node.loc))
         return Graph(graph.name, graph.inputs, graph.outputs, tuple(b.nodes))
+
+    def _operand(self, b: Builder, x: Value, loc: str) -> Value:
+        match self.scheme:
+            case Scheme.F32:
+                return x
+            case Scheme.BF16:
+                return b.add(Cast(DType.BF16), x, loc=loc)
+            case Scheme.INT8:
+                return b.add(QuantizeRows(self.group), x, loc=loc)
 
 
 class _Lowering:
@@ -112,34 +127,28 @@ class _Lowering:
         num_weights = 1 + op.gated
         x, weights, extras = node.inputs[0], node.inputs[1 : 1 + num_weights], node.inputs[1 + num_weights :]
         exprs = [self.exprs.get(w) for w in weights]
-        if x.tensor.rank != 2 or None in exprs:
-            raise IRError(f"linear at {node.loc}: input {x.type}, expected [T, K] and a constant weight")
+        if None in exprs:
+            raise IRError(f"linear at {node.loc}: its weight {weights[0].type} is not a constant")
         packed = self.packed([e for e in exprs if e is not None])
-        inputs = [*self.operand(x), *(self.b.add(Weight(e)) for e in packed), *extras]
+        inputs = [x, *(self.b.add(Weight(e)) for e in packed), *extras]
         self.b.nodes.append(Node(op, tuple(inputs), node.outputs, node.loc))
 
-    def operand(self, x: Value) -> tuple[Value, ...]:
+    def panels(self) -> Panels:
         match self.options.scheme:
             case Scheme.F32:
-                return (x,)
+                return Panels(PANEL, 1, 1)
             case Scheme.BF16:
-                return (self.b.add(Cast(DType.BF16), x),)
+                return Panels(PANEL, 2, 32)
             case Scheme.INT8:
-                return self.b.add_multi(QuantizeRows(self.group(x)), x)
-
-    def group(self, x: Value) -> int:
-        width = x.tensor.shape[-1]
-        assert isinstance(width, int)
-        wanted = self.options.group or width
-        return wanted if width % wanted == 0 else width
+                return Panels(PANEL, 4, max(self.options.group, 64))
 
     def packed(self, exprs: list[WeightExpr]) -> list[WeightExpr]:
         """The weight's arrays as they lie on disk: packed data, then for int8 the channel scales."""
         scheme = self.options.scheme
-        layout = Pack(Panels(PANEL, _STEP[scheme]))
+        layout = Pack(self.panels())
 
         def joined(parts: list[WeightExpr]) -> WeightExpr:
-            return parts[0] if len(parts) == 1 else Apply(Interleave(PANEL // 2), tuple(parts))
+            return parts[0] if len(parts) == 1 else Apply(Interleave(GATE_RUN), tuple(parts))
 
         if scheme is not Scheme.INT8:
             return [Apply(layout, (joined([Apply(Cast(_DTYPE[scheme]), (e,)) for e in exprs]),))]

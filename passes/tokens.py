@@ -129,6 +129,8 @@ class _Flattener:
 
     def align(self, form: _Form, out: tuple[Dim, ...], node: Node) -> Value:
         """An operand reshaped so that it broadcasts, after flattening, as it did to captured shape `out`."""
+        if not form.captured:
+            return form.value
         padded = (1,) * (len(out) - len(form.captured)) + form.captured
         rows = [d for d, o in zip(padded, out, strict=True) if o in self.row_dims]
         if form.rowed and any(d not in self.row_dims for d in rows):

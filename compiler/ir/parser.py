@@ -14,7 +14,7 @@ from llmc.compiler.ir.graph import Graph, Node, Op, Value
 from llmc.compiler.ir.ops import attention, constant, kernel, nn, pointwise, reduce, shape  # noqa: F401  (registers ops)
 from llmc.compiler.ir.ops.attention import Mask
 from llmc.compiler.ir.ops.constant import Apply, Literal, Source, WeightExpr
-from llmc.compiler.ir.types import CacheType, DType, Panels, TensorType, Type
+from llmc.compiler.ir.types import CacheType, DType, Groups, Layout, Panels, TensorType, Type
 
 _TOKEN = re.compile(
     r"""\s+|\#[^\n]*|(?P<str>"(?:[^"\\]|\\.)*")|(?P<num>-?(?:\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+|inf\b|nan\b))"""
@@ -35,6 +35,14 @@ def parse(text: str) -> Graph:
     graph = parser.graph({})
     parser.expect_end()
     return graph
+
+
+def parse_attributes(cls: type, text: str) -> object:
+    """An instance of a dataclass from the attributes of its text form, `{field=value, ...}` (may be empty)."""
+    parser = _Parser(text)
+    made = parser._fields(cls, {})
+    parser.expect_end()
+    return made
 
 
 class _Parser:
@@ -160,12 +168,23 @@ class _Parser:
         dtype = self._enum(DType)
         self.expect("[")
         dims = self._list(self.dim, "]")
-        layout = None
-        if self.tokens[self.next + 1][1].startswith("panels") and self.accept("{"):
-            cols, step = self.take("word", "a layout").removeprefix("panels").split("x")
-            layout = Panels(int(cols), int(step))
+        layout: Layout | None = None
+        if self.tokens[self.next + 1][0] == "word" and self.accept("{"):
+            layout = self._layout()
             self.expect("}")
         return TensorType(dtype, tuple(dims), layout)
+
+    def _layout(self) -> Layout:
+        panels = re.fullmatch(r"panels(\d+)x(\d+)p(\d+)", self.tokens[self.next][1])
+        groups = re.fullmatch(r"groups(\d+)", self.tokens[self.next][1])
+        if not panels and not groups:
+            raise self.fail("a layout")
+        self.next += 1
+        if panels:
+            cols, step, pad = map(int, panels.groups())
+            return Panels(cols, step, pad)
+        assert groups
+        return Groups(int(groups[1]))
 
     def dim(self) -> Dim:
         total = self._monomial()

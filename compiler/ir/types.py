@@ -29,23 +29,37 @@ class DType(Enum):
 
 @dataclass(frozen=True)
 class Panels:
-    """Storage of a weight [N, K] in panels of `cols` rows of N: [N/cols][K/step][cols][step], zero padded.
+    """Storage of a weight [N, K] in panels of `cols` rows of N: [N/cols][K/step][cols][step].
 
-    The logical shape of the type stays [N, K]; only the bytes on disk differ.
+    N is padded with zeros to `cols` and K to `pad`. The logical shape of the type stays [N, K].
     """
 
     cols: int
     step: int
+    pad: int
 
     def __str__(self) -> str:
-        return f"panels{self.cols}x{self.step}"
+        return f"panels{self.cols}x{self.step}p{self.pad}"
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Storage of int8 rows [T, K] with a float32 scale for every `size` columns of a row, 0: one for the row."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"groups{self.size}"
+
+
+Layout = Panels | Groups
 
 
 @dataclass(frozen=True)
 class TensorType:
     dtype: DType
     shape: tuple[Dim, ...]
-    layout: Panels | None = None
+    layout: Layout | None = None
 
     def __str__(self) -> str:
         text = f"{self.dtype.value}[{', '.join(str(d) for d in self.shape)}]"
@@ -60,6 +74,15 @@ class TensorType:
         if not all(isinstance(d, int) for d in self.shape):
             raise ValueError(f"{self} has symbolic dims")
         return tuple(d for d in self.shape if isinstance(d, int))
+
+    def static_row_width(self) -> int:
+        """Elements of one row: the product of all dims but the first. ValueError when one is symbolic."""
+        width = 1
+        for dim in self.shape[1:]:
+            if not isinstance(dim, int):
+                raise ValueError(f"{self} has rows of symbolic width")
+            width *= dim
+        return width
 
     def with_shape(self, *shape: Dim) -> TensorType:
         return TensorType(self.dtype, shape)

@@ -83,7 +83,6 @@ class PagedAttention(Op):
     """Attention of q [T, Hq, D] on the positions of `slot` in the cache (the step's own are written before).
 
     cache, q, positions i32[T], seqs i32[T], then sinks f32[Hq] if any -> [T, Hq, value_dim].
-    q is rounded to q_dtype first; probabilities are rounded to the cache's dtype before they weigh v.
     """
 
     slot: int
@@ -93,7 +92,6 @@ class PagedAttention(Op):
     mask: Mask = Mask()
     softcap: float | None = None
     has_sinks: bool = False
-    dtype: DType = DType.F32
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         if not types or not isinstance(types[0], CacheType):

@@ -109,7 +109,7 @@ class Pack(Op):
 class Interleave(Op):
     """Rows of the inputs (all [N, K] or all [N]) in alternating runs of `rows`, each run padded with zero rows.
 
-    With rows 32, a panel of 64 holds 32 rows of the first input, then the same 32 of the second.
+    With rows 16, a panel of 32 holds 16 rows of the first input, then the same 16 of the second.
     Output [ceil(N/rows) * rows * inputs, K].
     """
 

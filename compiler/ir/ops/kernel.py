@@ -7,7 +7,9 @@ from enum import Enum
 
 from llmc.compiler.ir.graph import Graph, IRError, Op
 from llmc.compiler.ir.ops.pointwise import tensors
-from llmc.compiler.ir.types import DType, TensorType, Type
+from llmc.compiler.ir.types import DType, Groups, TensorType, Type
+
+GATE_RUN = 16  # consecutive rows of each matrix in a gated weight
 
 
 class Scheme(Enum):
@@ -20,16 +22,18 @@ class Scheme(Enum):
 
 @dataclass(frozen=True)
 class QuantizeRows(Op):
-    """x f32[T, K] -> data i8[T, K], scales f32[T, K/group]: symmetric, scale = max|group| / 127, round half even."""
+    """x f32[T, K] -> i8[T, K], per group of a row: scale = max|x| / 127, data = round_half_even(x / scale).
+
+    A group is `group` columns (the last may be shorter), 0: the whole row.
+    """
 
     group: int
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         (x,) = tensors(types, 1)
-        width = x.shape[-1]
-        if x.rank != 2 or not isinstance(width, int) or width % self.group:
-            raise IRError(f"quantize_rows of {x}: its width is not a multiple of group {self.group}")
-        return (x.with_dtype(DType.I8), x.with_shape(x.shape[0], width // self.group))
+        if x.rank != 2:
+            raise IRError(f"quantize_rows of {x}: expected [T, K]")
+        return (TensorType(DType.I8, x.shape, Groups(self.group)),)
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,9 @@ class PackedLinear(Op):
     """A linear on operands in the scheme's formats, with what follows it fused as an epilogue.
 
     Inputs: F32 x f32[T, K], w f32[N, K] · BF16 x bf16[T, K], w bf16[N, K]
-    · INT8 x i8[T, K], scales f32[T, K/group], w i8[N, K], channel scales f32[N].
+    · INT8 x i8[T, K] in groups, w i8[N, K], channel scales f32[N].
     The epilogue is a body of pointwise nodes: its inputs are the result f32[T, N] and then the node's remaining
-    inputs; its output is the node's output. `gated` weights interleave runs of 32 rows of two matrices: the epilogue's
+    inputs; its output is the node's output. `gated` weights interleave runs of 16 rows of two matrices: the epilogue's
     first two inputs are then the two results f32[T, n].
     """
 
@@ -49,8 +53,8 @@ class PackedLinear(Op):
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         inputs = tensors(types, len(types))
-        count = 4 if self.scheme is Scheme.INT8 else 2
-        x, w = inputs[0], inputs[count // 2]
+        count = 3 if self.scheme is Scheme.INT8 else 2
+        x, w = inputs[:2]
         if x.shape[-1] != w.shape[-1] or x.rank != 2:
             raise IRError(f"packed_linear of {x} with {w}: inner dims differ")
         extra = inputs[count:]

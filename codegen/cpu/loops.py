@@ -1,0 +1,112 @@
+"""Loops over strided views of one row: what a rows kernel does to elements, whatever their layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Where the elements of one row of a value are: a float pointer expression, and a stride for every dim."""
+
+    pointer: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def contiguous(self) -> bool:
+        return all(
+            s == want for s, want, d in zip(self.strides, _row_major(self.shape), self.shape, strict=True) if d > 1
+        )
+
+    def broadcast(self, shape: tuple[int, ...]) -> Ref:
+        """The same elements under a shape they broadcast to (stride 0 where a dim repeats)."""
+        lead = len(shape) - len(self.shape)
+        strides = tuple(
+            0 if i < lead or (self.shape[i - lead] == 1 and d != 1) else self.strides[i - lead]
+            for i, d in enumerate(shape)
+        )
+        return Ref(self.pointer, shape, strides)
+
+    def permuted(self, perm: Sequence[int]) -> Ref:
+        return Ref(self.pointer, tuple(self.shape[p] for p in perm), tuple(self.strides[p] for p in perm))
+
+    def sliced(self, axis: int, start: int, stop: int, step: int) -> Ref:
+        shape, strides = list(self.shape), list(self.strides)
+        offset = start * strides[axis]
+        shape[axis] = len(range(start, stop, step))
+        strides[axis] *= step
+        pointer = f"({self.pointer} + {offset})" if offset else self.pointer
+        return Ref(pointer, tuple(shape), tuple(strides))
+
+
+def dense(pointer: str, shape: tuple[int, ...]) -> Ref:
+    return Ref(pointer, shape, _row_major(shape))
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def collapse(refs: Sequence[Ref]) -> list[Ref]:
+    """Equal-shaped refs with as few dims as describe the same walk."""
+    shape = list(refs[0].shape)
+    strides = [list(r.strides) for r in refs]
+    keep = [i for i, d in enumerate(shape) if d != 1]
+    shape = [shape[i] for i in keep]
+    strides = [[s[i] for i in keep] for s in strides]
+    i = len(shape) - 2
+    while i >= 0:
+        if all(s[i] == s[i + 1] * shape[i + 1] for s in strides):
+            shape[i] *= shape.pop(i + 1)
+            for s in strides:
+                del s[i]
+        i -= 1
+    return [Ref(r.pointer, tuple(shape), tuple(s)) for r, s in zip(refs, strides, strict=True)]
+
+
+def over_outer(shape: tuple[int, ...], refs: Sequence[Ref], body: Callable[[list[str]], list[str]]) -> list[str]:
+    """Nested loops over all dims of `shape`; body gets each ref's pointer at the current place."""
+    if not shape:
+        return body([r.pointer for r in refs])
+    index = [f"i{k}" for k in range(len(shape))]
+    pointers = []
+    for ref in refs:
+        terms = [f"{i} * {s}" if s != 1 else i for i, s in zip(index, ref.strides, strict=True) if s]
+        pointers.append(" + ".join([ref.pointer, *terms]))
+    lines = body(pointers)
+    for i, d in reversed(list(zip(index, shape, strict=True))):
+        lines = [f"for (int {i} = 0; {i} < {d}; ++{i}) {{", *("  " + line for line in lines), "}"]
+    return lines
+
+
+def pointwise(out: Ref, leaves: Sequence[Ref], value: Callable[[list[str]], str]) -> list[str]:
+    """out[...] = value(leaves[...]) over vectors of 16 along the last dim."""
+    refs = collapse([out, *(leaf.broadcast(out.shape) for leaf in leaves)])
+    width = refs[0].shape[-1] if refs[0].shape else 1
+    last = [r.strides[-1] if r.strides else 1 for r in refs]
+    outer = refs[0].shape[:-1]
+
+    def body(pointers: list[str]) -> list[str]:
+        count = "" if width % 16 == 0 else f", {width} - i"
+        loads = []
+        for pointer, stride in zip(pointers[1:], last[1:], strict=True):
+            if stride == 0:
+                loads.append(f"splat(*({pointer}))")
+            elif stride == 1:
+                loads.append(f"load({pointer} + i{count})")
+            else:
+                loads.append(f"load_strided({pointer} + i * {stride}, {stride}, {width} - i)")
+        if last[0] == 1:
+            line = f"store({pointers[0]} + i, {value(loads)}{count});"
+        else:
+            line = f"store_strided({pointers[0]} + i * {last[0]}, {last[0]}, {value(loads)}, {width} - i);"
+        return [f"for (int i = 0; i < {width}; i += 16) {line}"]
+
+    return over_outer(outer, [Ref(r.pointer, outer, r.strides[:-1]) for r in refs], body)

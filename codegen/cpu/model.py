@@ -1,0 +1,284 @@
+"""Kernel-level graphs of all entries -> the C++ source of an engine and its launch plans."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+
+import jinja2
+
+from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
+from llmc.codegen.cpu.expression import literal
+from llmc.codegen.cpu.formats import operand_format, row_bytes
+from llmc.codegen.cpu.rows_kernel import Parameter, RowsKernel, write_rows
+from llmc.codegen.memory import RowKind
+from llmc.codegen.plan import Launch, Plan, make_plan, row_symbol
+from llmc.codegen.weights import PlacedWeight
+from llmc.compiler.ir.graph import Graph, IRError, Node, Value
+from llmc.compiler.ir.ops.attention import KvWrite, PagedAttention
+from llmc.compiler.ir.ops.constant import Weight, WeightExpr
+from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample, Scheme
+from llmc.compiler.ir.types import DType, TensorType
+
+BLOCK_TOKENS = 32
+LINE = 64
+_INPUTS = {"ids": "s.in.token_ids", "positions": "s.in.positions", "rows": "s.in.rows", "seqs": "s.engine.seqs"}
+_REGION = {
+    "prefill": {"T": RowKind.TOKEN, "R": RowKind.SAMPLED},
+    "decode": {"T": RowKind.SAMPLED},
+}
+
+
+@dataclass(frozen=True)
+class KvSlot:
+    """One attention layer's place inside a KV block."""
+
+    layer: str
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    dtype: DType
+    window: int | None
+    offset: int
+
+    @property
+    def num_bytes(self) -> int:
+        size = self.dtype.num_bytes
+        keys = self.head_dim if self.dtype is DType.F32 else -(-self.head_dim // 2) * 2
+        values = -(-self.value_dim // 16) * 16
+        return self.kv_heads * BLOCK_TOKENS * (keys + values) * size
+
+    @property
+    def cpp(self) -> str:
+        kind = "KvF32" if self.dtype is DType.F32 else "KvBf16"
+        return f"KvSlot<{kind}>{{{self.offset}, {self.kv_heads}, {self.head_dim}, {self.value_dim}}}"
+
+
+@dataclass(frozen=True)
+class Model:
+    """Generated sources by file name, plans by entry, and what the manifest says of memory."""
+
+    sources: dict[str, str]
+    plans: dict[str, Plan]
+    kv_slots: tuple[KvSlot, ...]
+    kv_block_bytes: int
+    arena_per_token: int
+    arena_per_row: int
+
+
+@dataclass
+class _Source:
+    """Kernels and epilogues by symbol; equal ones of different layers are one."""
+
+    kernels: dict[str, RowsKernel] = field(default_factory=dict)
+    epilogues: dict[str, Epilogue] = field(default_factory=dict)
+
+
+def kv_slots(graph: Graph) -> tuple[tuple[KvSlot, ...], int]:
+    """The slots of a graph's cache writes, in order, and the bytes of a block."""
+    windows = {n.op.slot: n.op.mask.window for n in graph.nodes if isinstance(n.op, PagedAttention)}
+    locs = {n.op.slot: n.loc for n in graph.nodes if isinstance(n.op, PagedAttention)}
+    slots: list[KvSlot] = []
+    offset = 0
+    for write, k, v in _kv_writes(graph):
+        (_, heads, head_dim), value_dim = k.shape, v.shape[2]
+        slot = KvSlot(
+            locs[write.slot], _int(heads), _int(head_dim), _int(value_dim), write.dtype, windows[write.slot], offset
+        )
+        slots.append(slot)
+        offset += -(-slot.num_bytes // LINE) * LINE
+    return tuple(slots), offset
+
+
+def _kv_writes(graph: Graph) -> list[tuple[KvWrite, TensorType, TensorType]]:
+    found = []
+    for node in graph.nodes:
+        for inner in node.op.body.nodes if isinstance(node.op, Rows) else ():
+            if isinstance(inner.op, KvWrite):
+                found.append((inner.op, inner.inputs[1].tensor, inner.inputs[2].tensor))
+    return sorted(found, key=lambda f: f[0].slot)
+
+
+def render(
+    name: str,
+    target: str,
+    entries: list[Graph],
+    weights: Mapping[WeightExpr, PlacedWeight],
+    num_valid_tokens: int,
+) -> Model:
+    """The engine's C++ and plans. IRError names a node that has no CPU code."""
+    slots, block_bytes = kv_slots(entries[0])
+    source = _Source()
+    plans, rendered = {}, []
+    for graph in entries:
+        writer = _Entry(graph, weights, slots, source)
+        plans[graph.name] = writer.plan
+        rendered.append({"name": graph.name, "launches": writer.launches()})
+    per_token = max(p.per_token for p in plans.values())
+    per_row = max(p.per_row for p in plans.values())
+    constants = {
+        "kv_block_bytes": block_bytes,
+        "per_token": per_token,
+        "per_row": per_row,
+        "vocab": _vocab(entries[0]),
+        "valid_tokens": num_valid_tokens,
+        "attention": _attention_shapes(entries[0], slots),
+    }
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(_template("model.cpp.j2"))
+    text = template.render(
+        name=name,
+        target=target,
+        constants=constants,
+        kernels=[{"symbol": s, "parameters": k.parameters, "lines": k.lines} for s, k in source.kernels.items()],
+        epilogues=[{"symbol": s, **vars(e)} for s, e in source.epilogues.items()],
+        entries=rendered,
+    )
+    sources = {"model.cpp": text + "\n"} | {h: _template(h) for h in _headers()}
+    return Model(sources, plans, slots, block_bytes, per_token, per_row)
+
+
+def _template(name: str) -> str:
+    return resources.files("llmc.templates.cpu").joinpath(name).read_text()
+
+
+def _headers() -> list[str]:
+    folder = resources.files("llmc.templates.cpu")
+    return sorted(f.name for f in folder.iterdir() if f.name.endswith(".h"))
+
+
+def _vocab(graph: Graph) -> int:
+    (sample,) = (n for n in graph.nodes if isinstance(n.op, Sample))
+    return _int(sample.inputs[0].tensor.shape[1])
+
+
+def _attention_shapes(graph: Graph, slots: tuple[KvSlot, ...]) -> list[dict[str, int]]:
+    shapes = {
+        (_int(n.inputs[1].tensor.shape[1]), slots[n.op.slot].kv_heads, n.op.value_dim)
+        for n in graph.nodes
+        if isinstance(n.op, PagedAttention)
+    }
+    return [{"q_heads": q, "kv_heads": k, "value_dim": v} for q, k, v in sorted(shapes)]
+
+
+class _Entry:
+    """Renders the launches of one entry."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        weights: Mapping[WeightExpr, PlacedWeight],
+        slots: tuple[KvSlot, ...],
+        source: _Source,
+    ) -> None:
+        self.graph, self.slots, self.source = graph, slots, source
+        self.weights = {n.output: weights[n.op.expr] for n in graph.nodes if isinstance(n.op, Weight)}
+        sizes = {
+            v: row_bytes(v.type)
+            for n in graph.nodes
+            if not isinstance(n.op, Weight)
+            for v in n.outputs
+            if isinstance(v.type, TensorType)
+        }
+        names = {v: w.name for v, w in self.weights.items()}
+        self.plan = make_plan(graph, sizes, names, _REGION[graph.name])
+        self.buffers = {b.name: b for b in self.plan.buffers}
+
+    def launches(self) -> list[dict[str, object]]:
+        return [
+            {"sync": launch.sync, "comment": _comment(node, launch), "call": self.call(node)}
+            for node, launch in zip(self.plan.nodes, self.plan.launches, strict=True)
+        ]
+
+    def call(self, node: Node) -> str:
+        match node.op:
+            case Rows():
+                return self.rows(node, node.op)
+            case PackedLinear():
+                return self.linear(node, node.op)
+            case PagedAttention():
+                return self.attention(node, node.op)
+            case Sample():
+                logits = self.pointer(node.inputs[0], "float")
+                return f"finish_rows(s, {logits}, (int){self.count(node.inputs[0])}, VOCAB, VALID_TOKENS, w);"
+        raise IRError(f"{node.op.mnemonic()} at {node.loc}: not a CPU kernel")
+
+    def pointer(self, value: Value, cpp: str) -> str:
+        """The address of a value's first row, as C++."""
+        if value in self.weights:
+            return f"s.weight<{cpp}>({self.weights[value].offset})"
+        name = self.plan.names[value]
+        if name in _INPUTS:
+            return _INPUTS[name]
+        buffer = self.buffers[name]
+        region = "token_rows" if buffer.rows == RowKind.TOKEN.value else "sampled_rows"
+        return f"s.{region}<{cpp}>({buffer.offset})"
+
+    def count(self, value: Value) -> str:
+        return "s.in.num_rows" if row_symbol(value.tensor) == "R" else "s.in.num_tokens"
+
+    def rows(self, node: Node, op: Rows) -> str:
+        kernel = write_rows(op.body)
+        symbol = _symbol("rows", "\n".join([*kernel.lines, *map(str, kernel.parameters)]))
+        self.source.kernels.setdefault(symbol, kernel)
+        values = [v for v in (*node.inputs, *node.outputs) if isinstance(v.type, TensorType)]
+        arguments = []
+        for parameter, value in zip(kernel.parameters, values, strict=False):
+            arguments.append(self.pointer(value, _element(parameter)))
+        if kernel.cache_writes:
+            arguments += ["s.kv", *(self.slots[w.slot].cpp for w in kernel.cache_writes)]
+        rowed = next(v for v in (*node.outputs, *node.inputs) if isinstance(v.type, TensorType) and _is_rowed(v))
+        return f"{symbol}({', '.join(arguments)}, {self.count(rowed)}, w);"
+
+    def linear(self, node: Node, op: PackedLinear) -> str:
+        epilogue = write_epilogue(op)
+        symbol = _symbol("Epilogue", repr(epilogue))
+        self.source.epilogues.setdefault(symbol, epilogue)
+        x, w, *extras = node.inputs
+        scales = "nullptr"
+        if op.scheme is Scheme.INT8:
+            scales = self.pointer(extras.pop(0), "float")
+        n, k = w.tensor.static_shape()
+        members = [self.pointer(v, _element(m)) for m, v in zip(epilogue.members, (*extras, node.output), strict=True)]
+        weights = f"Weights{{{self.pointer(w, 'void')}, {scales}, {n}, {k}}}"
+        operand = f"{self.pointer(x, 'void')}, {self.count(x)}"
+        fmt = operand_format(x.tensor).cpp
+        return f"linear<{fmt}>({weights}, {operand}, {symbol}{{{', '.join(members)}}}, w);"
+
+    def attention(self, node: Node, op: PagedAttention) -> str:
+        if op.mask.chunk is not None:
+            raise IRError(f"paged_attention at {node.loc}: chunked masks have no CPU kernel yet")
+        q, sinks = node.inputs[1], node.inputs[4:]
+        slot = self.slots[op.slot]
+        heads = _int(q.tensor.shape[1])
+        softcap = literal(op.softcap or 0.0)
+        sink = self.pointer(sinks[0], "float") if sinks else "nullptr"
+        shape = f"AttentionShape{{{heads}, {literal(op.scale)}, {softcap}, {op.mask.window or 0}, {sink}, nullptr}}"
+        store = f"StoreHeads{{{self.pointer(node.output, 'float')}, {heads * slot.value_dim}, {slot.value_dim}}}"
+        batch = "AttentionBatch{s.in.num_seqs, s.in.seq_starts, s.in.positions}"
+        query = self.pointer(q, "float")
+        return f"attention({shape}, {batch}, s.kv, {slot.cpp}, {query}, {store}, s.engine.attention, w);"
+
+
+def _element(parameter: Parameter) -> str:
+    return parameter.cpp_type.removeprefix("const ").removesuffix("*")
+
+
+def _is_rowed(value: Value) -> bool:
+    return bool(value.tensor.shape) and not isinstance(value.tensor.shape[0], int)
+
+
+def _symbol(stem: str, text: str) -> str:
+    return f"{stem}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _comment(node: Node, launch: Launch) -> str:
+    types = ", ".join(str(v.type) for v in node.outputs)
+    return f"{launch.op} {node.loc} -> {types}".replace("\n", " ")
+
+
+def _int(dim: object) -> int:
+    assert isinstance(dim, int)
+    return dim

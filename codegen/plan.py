@@ -1,0 +1,161 @@
+"""Launch plans: what an entry runs, in order, on which bytes. One JSON per entry, the same for every target."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmc.codegen.memory import Life, MemoryPlan, RowKind, plan_memory
+from llmc.compiler.ir.dims import Poly
+from llmc.compiler.ir.graph import Graph, IRError, Node, Value
+from llmc.compiler.ir.ops.constant import Weight
+from llmc.compiler.ir.types import CacheType, TensorType
+
+PLAN_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """An intermediate value: [T or R rows] of `type`, at base + max_rows * offset."""
+
+    name: str
+    type: str
+    rows: str
+    row_bytes: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel call. `after`: the launches whose results it needs. `sync`: workers meet before it starts."""
+
+    op: str
+    loc: str
+    reads: tuple[str, ...]
+    weights: tuple[str, ...]
+    writes: tuple[str, ...]
+    after: tuple[int, ...]
+    sync: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An entry: its buffers and launches, with the nodes the launches run (same order)."""
+
+    entry: str
+    buffers: tuple[Buffer, ...]
+    launches: tuple[Launch, ...]
+    nodes: tuple[Node, ...]
+    names: dict[Value, str]
+    per_token: int
+    per_row: int
+
+    def to_json(self) -> str:
+        """Stable, indented JSON of everything but the nodes."""
+        content: dict[str, Any] = {
+            "format": PLAN_FORMAT,
+            "entry": self.entry,
+            "arena": {"bytes_per_token": self.per_token, "bytes_per_row": self.per_row},
+            "buffers": [dataclasses.asdict(b) for b in self.buffers],
+            "launches": [dataclasses.asdict(launch) for launch in self.launches],
+        }
+        return json.dumps(content, indent=1) + "\n"
+
+
+def make_plan(
+    graph: Graph, row_bytes: dict[Value, int], weight_names: dict[Value, str], region: Mapping[str, RowKind]
+) -> Plan:
+    """The plan of a kernel-level graph.
+
+    `row_bytes`: of every tensor value that a launch writes. `region`: where rows counted by a symbol are kept.
+    """
+    nodes = tuple(n for n in graph.nodes if not isinstance(n.op, Weight))
+    names = {v: v.name for v in graph.inputs}
+    for i, node in enumerate(nodes):
+        for j, value in enumerate(node.outputs):
+            names[value] = f"b{i}_{j}" if len(node.outputs) > 1 else f"b{i}"
+    memory = plan_memory(_lives(graph, nodes, names, row_bytes, region))
+    after = _dependencies(nodes)
+    launches = []
+    pending: list[Node] = []
+    for i, node in enumerate(nodes):
+        sync = any(_conflict(node, other, names, memory) for other in pending)
+        if sync:
+            pending = []
+        pending.append(node)
+        launches.append(
+            Launch(
+                node.op.mnemonic(),
+                node.loc,
+                tuple(names[v] for v in node.inputs if v in names),
+                tuple(weight_names[v] for v in node.inputs if v in weight_names),
+                tuple(names[v] for v in node.outputs),
+                after[i],
+                sync,
+            )
+        )
+    buffers = [
+        Buffer(p.life.name, str(value.type), p.life.rows.value, p.life.row_bytes, p.offset)
+        for value, name in names.items()
+        if (p := memory.placements.get(name)) is not None
+    ]
+    return Plan(graph.name, tuple(buffers), tuple(launches), nodes, names, memory.per_token, memory.per_row)
+
+
+def row_symbol(type_: TensorType) -> str:
+    """The symbol that counts the rows of a [T, ...] or [R, ...] value."""
+    rows = type_.shape[0] if type_.shape else None
+    if not isinstance(rows, Poly):
+        raise IRError(f"{type_} has no rows")
+    return str(rows)
+
+
+def _lives(
+    graph: Graph,
+    nodes: tuple[Node, ...],
+    names: dict[Value, str],
+    row_bytes: dict[Value, int],
+    region: Mapping[str, RowKind],
+) -> list[Life]:
+    last: dict[Value, int] = {}
+    for i, node in enumerate(nodes):
+        for value in node.inputs:
+            last[value] = i
+    for value in graph.outputs:
+        last[value] = len(nodes)
+    return [
+        Life(names[value], region[row_symbol(value.type)], row_bytes[value], i, last.get(value, i))
+        for i, node in enumerate(nodes)
+        for value in node.outputs
+        if isinstance(value.type, TensorType)
+    ]
+
+
+def _dependencies(nodes: tuple[Node, ...]) -> list[tuple[int, ...]]:
+    writer = {value: i for i, node in enumerate(nodes) for value in node.outputs}
+    return [tuple(sorted({writer[v] for v in node.inputs if v in writer})) for node in nodes]
+
+
+def _conflict(node: Node, other: Node, names: dict[Value, str], memory: MemoryPlan) -> bool:
+    """Must `node` wait for `other`: does one write what the other touches?"""
+
+    def touches(values: tuple[Value, ...], written: tuple[Value, ...]) -> bool:
+        for a in values:
+            for b in written:
+                if isinstance(a.type, CacheType) or isinstance(b.type, CacheType):
+                    if isinstance(a.type, CacheType) and isinstance(b.type, CacheType):
+                        return True
+                    continue
+                first, second = memory.placements.get(names.get(a, "")), memory.placements.get(names.get(b, ""))
+                if first is not None and second is not None and first.overlaps(second):
+                    return True
+        return False
+
+    return (
+        touches(node.inputs, other.outputs)
+        or touches(other.inputs, node.outputs)
+        or touches(node.outputs, other.outputs)
+    )

@@ -1,0 +1,207 @@
+"""Weight expressions -> bytes, a few rows at a time, so that a build's memory does not grow with the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from llmc.codegen.cpu.formats import stored_bytes, weight_format
+from llmc.codegen.packing import pack_stream, round_bf16
+from llmc.compiler.ir.ops.constant import (
+    Apply,
+    Interleave,
+    Literal,
+    Pack,
+    QuantizeChannels,
+    Source,
+    WeightExpr,
+)
+from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
+from llmc.compiler.ir.ops.shape import Concat, Slice
+from llmc.compiler.ir.types import DType
+from llmc.compiler.reference import apply_op
+
+Array = npt.NDArray[np.generic]
+DATA_ALIGNMENT = 4096
+TENSOR_ALIGNMENT = 64
+CHUNK_BYTES = 16 << 20
+
+
+class SourceReader(Protocol):
+    """Values of checkpoint tensors and buffers."""
+
+    def read(self, source: Source, rows: tuple[int, int] | None) -> Array:
+        """float32 (or integer) values: all of them, or rows [start, stop) of the first axis."""
+
+
+@dataclass(frozen=True)
+class PlacedWeight:
+    """A weight of the engine: its expression and where its bytes are in the data section of the weights file."""
+
+    name: str
+    expr: WeightExpr
+    offset: int
+    num_bytes: int
+
+
+def place_weights(exprs: Sequence[WeightExpr]) -> list[PlacedWeight]:
+    """Names and offsets in the given order, each on a cache line."""
+    placed: list[PlacedWeight] = []
+    taken: set[str] = set()
+    offset = 0
+    for expr in dict.fromkeys(exprs):
+        base = weight_name(expr)
+        name, count = base, 1
+        while name in taken:
+            count += 1
+            name = f"{base}#{count}"
+        taken.add(name)
+        size = -(-stored_bytes(expr.type) // TENSOR_ALIGNMENT) * TENSOR_ALIGNMENT
+        placed.append(PlacedWeight(name, expr, offset, size))
+        offset += size
+    return placed
+
+
+def weight_name(expr: WeightExpr) -> str:
+    """The checkpoint tensors a weight is made of, joined; scales of a quantised weight end in .scale."""
+    is_scale = expr.type.dtype is DType.F32 and any(isinstance(o, QuantizeChannels) for o in _ops(expr))
+    return "+".join(dict.fromkeys(s.name for s in sources(expr))) + (".scale" if is_scale else "")
+
+
+def sources(expr: WeightExpr) -> list[Source]:
+    """The leaves of an expression, in order."""
+    match expr:
+        case Source():
+            return [expr]
+        case Apply(_, args):
+            return [s for a in args for s in sources(a)]
+    return []
+
+
+def _ops(expr: WeightExpr) -> list[object]:
+    return [expr.op, *(o for a in expr.args for o in _ops(a))] if isinstance(expr, Apply) else []
+
+
+def write_weights(
+    path: Path, placed: Sequence[PlacedWeight], reader: SourceReader, progress: Callable[[int], None]
+) -> None:
+    """Stream all weights to a safetensors file (packed bytes as U8). `progress` is told the bytes just written."""
+    header: dict[str, object] = {"__metadata__": {"format": "llmc"}}
+    for weight in placed:
+        span = [weight.offset, weight.offset + weight.num_bytes]
+        header[weight.name] = {"dtype": "U8", "shape": [weight.num_bytes], "data_offsets": span}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % DATA_ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for weight in placed:
+            written = 0
+            for piece in stored(weight.expr, reader):
+                file.write(piece.data)
+                written += piece.nbytes
+                progress(piece.nbytes)
+            file.write(bytes(weight.num_bytes - written))
+
+
+def stored(expr: WeightExpr, reader: SourceReader) -> Iterator[npt.NDArray[np.uint8]]:
+    """The bytes of a weight as they lie on disk, in pieces."""
+    evaluator = Evaluator(reader)
+    type_ = expr.type
+    shape = type_.static_shape()
+    if isinstance(expr, Apply) and isinstance(expr.op, Pack):
+        inner = expr.args[0]
+        read = lambda lo, hi: _bits(evaluator.rows(inner, lo, hi), type_.dtype)  # noqa: E731
+        n, k = shape
+        yield from pack_stream(weight_format(type_), n, k, read, CHUNK_BYTES)
+        return
+    if not shape:
+        yield _bits(evaluator.whole(expr), type_.dtype).reshape(1).view(np.uint8)
+        return
+    row_bytes = max(1, stored_bytes(type_) // shape[0])
+    step = max(1, CHUNK_BYTES // row_bytes)
+    for start in range(0, shape[0], step):
+        values = _bits(evaluator.rows(expr, start, min(shape[0], start + step)), type_.dtype)
+        yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def _bits(values: Array, dtype: DType) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
+    match dtype:
+        case DType.BF16:
+            return round_bf16(np.asarray(values, np.float32))
+        case DType.F32:
+            return np.asarray(values, np.float32)
+        case DType.I8:
+            return np.asarray(values, np.int8)
+    raise ValueError(f"no weight is stored as {dtype.value}")
+
+
+class Evaluator:
+    """Evaluates weight expressions by rows where each row of the result needs few rows of the leaves."""
+
+    def __init__(self, reader: SourceReader) -> None:
+        self.reader = reader
+        self.last: tuple[WeightExpr, Array] | None = None
+
+    def whole(self, expr: WeightExpr) -> Array:
+        """All values. The last result is kept: expressions that cannot be cut are asked for again by rows."""
+        if self.last is not None and self.last[0] == expr:
+            return self.last[1]
+        match expr:
+            case Source():
+                return self.reader.read(expr, None)
+            case Literal(value):
+                return np.asarray(value, np.float32)
+            case Apply(op, args):
+                result = apply_op(op, [self.whole(a) for a in args])
+                self.last = (expr, result)
+                return result
+        raise TypeError(f"unknown weight expression {expr}")
+
+    def rows(self, expr: WeightExpr, start: int, stop: int) -> Array:
+        """Rows [start, stop) of the first axis."""
+        match expr:
+            case Source():
+                return self.reader.read(expr, (start, stop))
+            case Apply(Unary() | Binary() | Where() | Cast() as op, args):
+                return apply_op(op, [self._aligned(a, expr, start, stop) for a in args])
+            case Apply(QuantizeChannels() as op, (arg,)):
+                return apply_op(op, [self.rows(arg, start, stop)])
+            case Apply(Pack(), (arg,)):
+                return self.rows(arg, start, stop)
+            case Apply(Concat(0), args):
+                return self._concat(args, start, stop)
+            case Apply(Slice(0, first, _, 1), (arg,)):
+                return self.rows(arg, first + start, first + stop)
+            case Apply(Slice() as op, (arg,)) if op.axis > 0:
+                return apply_op(op, [self.rows(arg, start, stop)])
+            case Apply(Interleave() as op, args):
+                return self._interleave(op, args, start, stop)
+        return self.whole(expr)[start:stop]
+
+    def _aligned(self, arg: WeightExpr, out: WeightExpr, start: int, stop: int) -> Array:
+        same = arg.type.rank == out.type.rank and arg.type.rank > 0 and arg.type.shape[0] == out.type.shape[0]
+        return self.rows(arg, start, stop) if same else self.whole(arg)
+
+    def _concat(self, args: tuple[WeightExpr, ...], start: int, stop: int) -> Array:
+        parts, at = [], 0
+        for arg in args:
+            size = arg.type.static_shape()[0]
+            lo, hi = max(start - at, 0), min(stop - at, size)
+            if lo < hi:
+                parts.append(self.rows(arg, lo, hi))
+            at += size
+        return np.concatenate(parts)
+
+    def _interleave(self, op: Interleave, args: tuple[WeightExpr, ...], start: int, stop: int) -> Array:
+        period = op.rows * len(args)
+        if start % period and stop - start != period:
+            return self.whole(Apply(op, args))[start:stop]
+        n = args[0].type.static_shape()[0]
+        lo, hi = start // period * op.rows, min(-(-stop // period) * op.rows, n)
+        return apply_op(op, [self.rows(a, lo, hi) for a in args])[: stop - start]

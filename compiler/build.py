@@ -1,0 +1,209 @@
+"""The build driver: model in, engine folder out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from llmc.codegen.cpu.model import render
+from llmc.codegen.package import Contents, Facts, to_json, write_engine
+from llmc.codegen.toolchain import CompileReport, Toolchain, compile_library, find_toolchain
+from llmc.codegen.weights import PlacedWeight, place_weights, sources
+from llmc.compiler.capture.capture import Captured, capture
+from llmc.compiler.ir.graph import Graph
+from llmc.compiler.ir.ops.constant import Origin, Source, Weight
+from llmc.compiler.ir.ops.kernel import Sample, Scheme
+from llmc.compiler.ir.printer import print_graph
+from llmc.compiler.report import build_report
+from llmc.compiler.sources.model_source import ModelSource
+from llmc.compiler.sources.resolve import open_source
+from llmc.compiler.targets import CpuTarget, find_target
+from llmc.passes.pipeline import default_pipeline, run_pipeline, with_options
+from llmc.passes.rewrite import RuleLog
+from llmc.runtime.artifact import is_engine
+from llmc.runtime.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens, Target
+from llmc.runtime.staging import check_output
+
+DEFAULT_MAX_SEQ_LEN = 8192  # for models that state no length
+STEP_TOKENS = 512  # most tokens of one step: a prefill chunk
+INT8_GROUP = 64
+
+
+class BuildError(Exception):
+    """A build that cannot be done as asked; the message is one line for people."""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What to build. `passes`: changes to the pipeline (passes/pipeline.py); `dump_ir`: a folder for every stage."""
+
+    model: str
+    out: Path
+    target: str = "cpu"
+    scheme: Scheme = Scheme.BF16
+    max_batch: int = 16
+    max_seq_len: int | None = None
+    passes: str = ""
+    dump_ir: Path | None = None
+
+
+class Progress(Protocol):
+    """Told what a build is doing."""
+
+    def stage(self, text: str) -> None:
+        """A new stage begins."""
+
+    def weights(self, done: int, total: int) -> None:
+        """Weight bytes written so far."""
+
+
+def build(options: BuildOptions, progress: Progress) -> Manifest:
+    """Build an engine. Raises SourceError, CaptureError, IRError, BuildError, ToolchainError, TargetError or
+    OutputOccupied; then nothing is left at `out` that was not there before."""
+    check_output(options.out.absolute(), is_engine)
+    target = find_target(options.target)
+    toolchain = find_toolchain()
+    progress.stage("reading the model")
+    source = open_source(options.model)
+    progress.stage("capturing the graph")
+    captured = capture(source)
+    dump = _Dump(options.dump_ir)
+    dump("captured", captured.graph)
+    progress.stage("optimising")
+    log = RuleLog()
+    pipeline = default_pipeline(options.scheme, INT8_GROUP, _num_valid_tokens(source, captured.graph))
+    try:
+        pipeline = with_options(pipeline, options.passes)
+    except ValueError as error:
+        raise BuildError(str(error)) from error
+    entries = run_pipeline(captured.graph, pipeline, log, dump)
+    progress.stage("generating kernels")
+    placed = place_weights([n.op.expr for g in reversed(entries) for n in g.nodes if isinstance(n.op, Weight)])
+    (sample,) = (n.op for n in entries[0].nodes if isinstance(n.op, Sample))
+    weights = {w.expr: w for w in placed}
+    model = render(source.name, target.name, entries, weights, sample.num_valid_tokens)
+    facts = _facts(options, source, captured, entries[0], placed, target, toolchain)
+    report = build_report(facts, model, placed, entries, log, source, captured)
+    contents = Contents(facts, model, placed, entries, _texts(source) | {"report.json": to_json(report)})
+    total = sum(w.num_bytes for w in placed)
+    written = 0
+
+    def advance(num_bytes: int) -> None:
+        nonlocal written
+        if not written:
+            progress.stage("packing weights")
+        written += num_bytes
+        progress.weights(written, total)
+
+    def compile_model(texts: Mapping[str, str], out: Path) -> None:
+        progress.stage("compiling kernels")
+        _compile(texts, target, out, toolchain)
+
+    return write_engine(options.out, contents, _Reader(captured), compile_model, advance)
+
+
+def _compile(texts: Mapping[str, str], target: CpuTarget, out: Path, toolchain: Toolchain) -> CompileReport:
+    return compile_library(texts, target, out, toolchain)
+
+
+@dataclass(frozen=True)
+class _Dump:
+    """Writes the graph after each pass as NN-name.llmc."""
+
+    folder: Path | None
+
+    def __call__(self, name: str, graph: Graph) -> None:
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        number = sum(1 for _ in self.folder.glob("*.llmc"))
+        (self.folder / f"{number:02}-{name}.llmc").write_text(print_graph(graph))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Values of weight sources from the checkpoint and the module's buffers."""
+
+    captured: Captured
+
+    def read(self, source: Source, rows: tuple[int, int] | None) -> npt.NDArray[np.generic]:
+        if source.origin is Origin.BUFFER:
+            values = self.captured.buffers[source.name]
+            return np.asarray(values if rows is None else values[rows[0] : rows[1]])
+        return self.captured.stored(source).read_f32(rows)
+
+
+def _num_valid_tokens(source: ModelSource, graph: Graph) -> int:
+    vocab = graph.outputs[0].tensor.shape[-1]
+    assert isinstance(vocab, int)
+    return min(vocab, source.tokenizer.num_tokens) if source.tokenizer else vocab
+
+
+def _facts(
+    options: BuildOptions,
+    source: ModelSource,
+    captured: Captured,
+    entry: Graph,
+    placed: list[PlacedWeight],
+    target: CpuTarget,
+    toolchain: Toolchain,
+) -> Facts:
+    config = source.config.get_text_config()
+    stated = getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_SEQ_LEN
+    max_seq_len = options.max_seq_len or stated
+    if max_seq_len > stated:
+        raise BuildError(f"--max-seq-len {max_seq_len}: the model's positions end at {stated}")
+    tokenizer, generation = source.tokenizer, source.generation
+    eos = {*generation.eos, *([tokenizer.eos] if tokenizer and tokenizer.eos is not None else [])}
+    (sample,) = (n for n in entry.nodes if isinstance(n.op, Sample))
+    assert isinstance(sample.op, Sample)
+    parameters = {s for w in placed for s in sources(w.expr) if s.origin is Origin.PARAMETER}
+    bos = generation.bos if generation.bos is not None else (tokenizer.bos if tokenizer else None)
+    versions = {name: importlib.metadata.version(name) for name in ("llmc", "transformers", "torch")}
+    return Facts(
+        producer={**versions, "toolchain": toolchain.name},
+        target=Target(target.name, target.arch, target.features),
+        model=ModelSummary(
+            name=source.name,
+            architecture=captured.model_class,
+            dtype=options.scheme.value,
+            num_parameters=sum(int(np.prod(s.shape)) for s in parameters),
+            vocab_size=int(str(sample.inputs[0].tensor.shape[1])),
+            num_valid_tokens=sample.op.num_valid_tokens,
+            max_seq_len=stated,
+        ),
+        limits=Limits(max_seq_len, options.max_batch, max(STEP_TOKENS, options.max_batch)),
+        tokens=SpecialTokens(
+            bos=bos,
+            eos=tuple(sorted(eos)),
+            pad=generation.pad if generation.pad is not None else (tokenizer.pad if tokenizer else None),
+            add_bos=bool(tokenizer and tokenizer.add_bos),
+        ),
+        generation=GenerationDefaults(
+            do_sample=generation.do_sample,
+            temperature=generation.temperature,
+            top_k=generation.top_k,
+            top_p=generation.top_p,
+            min_p=generation.min_p,
+            repetition_penalty=generation.repetition_penalty,
+        ),
+    )
+
+
+def _texts(source: ModelSource) -> dict[str, str]:
+    tokenizer = source.tokenizer
+    if tokenizer is None:
+        return {}
+    texts = {
+        "tokenizer.json": tokenizer.tokenizer_json,
+        "tokenizer_config.json": tokenizer.tokenizer_config_json,
+    }
+    if tokenizer.chat_template is not None:
+        texts["chat_template.jinja"] = tokenizer.chat_template
+    return texts

@@ -1,0 +1,76 @@
+"""`llmc build` on a terminal: stages, a bar for weights, one line for what went wrong."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from llmc.codegen.toolchain import ToolchainError
+from llmc.compiler.targets import TargetError
+from llmc.runtime.errors import RuntimeFailure
+
+EXIT_REFUSED = 2
+
+
+def build_with_progress(
+    model: str,
+    out: Path,
+    target: str,
+    dtype: str,
+    max_batch: int,
+    max_seq_len: int | None,
+    passes: str,
+    dump_ir: Path | None,
+) -> int:
+    """Build, showing progress on stderr; returns the exit code."""
+    console = Console(stderr=True)
+    started = time.monotonic()
+    with _bars(console) as bars:
+        progress = _Bars(bars)
+        progress.stage("loading transformers")
+        from llmc.compiler.build import BuildError, BuildOptions, build
+        from llmc.compiler.capture.errors import CaptureError
+        from llmc.compiler.ir.graph import IRError
+        from llmc.compiler.ir.ops.kernel import Scheme
+        from llmc.compiler.sources.errors import SourceError
+
+        loaded = time.monotonic()
+        options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, passes, dump_ir)
+        try:
+            manifest = build(options, progress)
+        except (SourceError, CaptureError, IRError, BuildError, ToolchainError, TargetError, RuntimeFailure) as error:
+            bars.stop()
+            print(f"llmc: {' '.join(str(error).split())}", file=sys.stderr)
+            return EXIT_REFUSED
+    took = time.monotonic() - loaded
+    weights = manifest.memory.weights_bytes / 1e6
+    console.print(f"{out}: {weights:.0f} MB of weights, built in {took:.1f} s (+ {loaded - started:.1f} s of imports)")
+    return 0
+
+
+def _bars(console: Console) -> Progress:
+    columns = (TextColumn("{task.description:24}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=not console.is_terminal)
+
+
+class _Bars:
+    """Each stage is a line; the stage that writes weights has a bar."""
+
+    def __init__(self, bars: Progress) -> None:
+        self.bars = bars
+        self.task = bars.add_task("starting", total=None)
+
+    def stage(self, text: str) -> None:
+        self._finish()
+        self.task = self.bars.add_task(text, total=None)
+
+    def weights(self, done: int, total: int) -> None:
+        self.bars.update(self.task, completed=done, total=total)
+
+    def _finish(self) -> None:
+        done = self.bars.tasks[-1].completed or 1
+        self.bars.update(self.task, total=done, completed=done)

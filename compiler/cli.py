@@ -1,0 +1,104 @@
+"""The command line. Heavy modules load inside the commands that need them, so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+DTYPES = ("f32", "bf16", "int8")
+EXIT_REFUSED = 2
+T = TypeVar("T")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="llmc")
+def main() -> None:
+    """Compile a HuggingFace causal LM into an engine, and run it."""
+
+
+def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
+    """Run an action; one of these errors becomes one line on stderr and exit code 2."""
+    try:
+        return action()
+    except errors as error:
+        click.echo(f"llmc: {' '.join(str(error).split())}", err=True)
+        sys.exit(EXIT_REFUSED)
+
+
+@main.command()
+@click.argument("model")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Engine folder [default: ./NAME-DTYPE.engine]")
+@click.option("--target", default="cpu", show_default=True, help="See `llmc targets`.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="Weights and KV cache.")
+@click.option("--max-batch", type=click.IntRange(1, 4096), default=16, show_default=True, help="Requests at once.")
+@click.option("--max-seq-len", type=click.IntRange(1), help="Prompt and answer [default: the model's].")
+@click.option("--passes", default="", help="Change passes: 'lower-linears{scheme=int8, group=128}, -fuse-gates'.")
+@click.option("--dump-ir", type=click.Path(path_type=Path, file_okay=False), help="Write the graph after each pass.")
+def build(
+    model: str,
+    out: Path | None,
+    target: str,
+    dtype: str,
+    max_batch: int,
+    max_seq_len: int | None,
+    passes: str,
+    dump_ir: Path | None,
+) -> None:
+    """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
+    from llmc.compiler.build_console import build_with_progress
+
+    name = Path(model).stem if model.endswith(".gguf") else Path(model).name
+    folder = out or Path(f"{name}-{dtype}.engine")
+    sys.exit(build_with_progress(model, folder, target, dtype, max_batch, max_seq_len, passes, dump_ir))
+
+
+@main.command()
+@click.argument("engine", type=click.Path(path_type=Path))
+@click.option("-p", "--prompt", help="Answer this and stop; without it: a chat.")
+@click.option("--max-tokens", type=int, help="Most tokens of an answer.")
+@click.option("--temperature", type=float, help="0: greedy [default: the model's].")
+@click.option("--seed", type=int, help="Same seed, same answer.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
+@click.option("--quiet", is_flag=True, help="Print the text alone.")
+@click.option("--threads", type=int, help="[default: the usable cores]")
+def run(engine: Path, **options: Any) -> None:
+    """Answer a prompt, or chat, with ENGINE."""
+    from llmc.runtime.errors import RuntimeFailure
+    from llmc.runtime.run import RunOptions
+    from llmc.runtime.run import run as run_engine
+
+    sys.exit(refusing(lambda: run_engine(RunOptions(engine, **options)), RuntimeFailure))
+
+
+@main.command()
+@click.argument("engine", type=click.Path(path_type=Path))
+def inspect(engine: Path) -> None:
+    """Show what ENGINE holds: what fused and what did not and why, kernels, bytes."""
+    from llmc.compiler.inspection import show_engine
+    from llmc.runtime.errors import RuntimeFailure
+
+    refusing(lambda: show_engine(engine), RuntimeFailure)
+
+
+@main.command()
+def targets() -> None:
+    """List the targets of `llmc build`."""
+    from llmc.compiler.inspection import show_targets
+
+    show_targets()
+
+
+@main.command()
+@click.argument("engine", type=click.Path(path_type=Path))
+@click.argument("model")
+@click.option("--texts", type=click.Path(path_type=Path, exists=True), help="One text per line [default: built in].")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(engine: Path, model: str, texts: Path | None, as_json: bool) -> None:
+    """Compare ENGINE with transformers running MODEL in float32, teacher-forced, position by position."""
+    from llmc.compiler.verify_console import verify_engine
+
+    sys.exit(verify_engine(engine, model, texts, as_json))

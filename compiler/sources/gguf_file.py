@@ -1,0 +1,119 @@
+"""The door for a GGUF file: its metadata is config, tokenizer and generation settings in one."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gguf
+from llmc.compiler.sources.errors import SourceError
+from llmc.compiler.sources.generation import GenerationDefaults, generation_defaults
+from llmc.compiler.sources.gguf_checkpoint import open_gguf_checkpoint
+from llmc.compiler.sources.gguf_metadata import check_metadata
+from llmc.compiler.sources.gguf_reading import HeaderReader, read_gguf_config
+from llmc.compiler.sources.model_config import one_line, require_causal_lm
+from llmc.compiler.sources.model_source import ModelSource, SourceFormat
+from llmc.compiler.sources.tokenizer import read_gguf_tokenizer
+from transformers import PretrainedConfig
+from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+_FLOATS = ("F32", "F16", "BF16")
+
+# general.sampling.* -> generation_config.json
+_SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+
+
+def open_gguf(path: Path) -> ModelSource:
+    """Read everything of a GGUF file but the tensors' data. Raises SourceError."""
+    reader = _open(path)
+    metadata = _scalar_metadata(reader)
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise SourceError(f"{path}: no general.architecture in the metadata")
+    if architecture in GGUF_CONFIG_ARCHS:
+        raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported yet")
+    if metadata.get("split.count", 1) > 1:
+        raise SourceError(
+            f"{path}: one of {metadata['split.count']} split files; merge them first (gguf-split)"
+        )
+    _check_tensors(path, reader)
+    config = _config(path, reader)
+    require_causal_lm(config, None, path)
+    check_metadata(metadata, architecture, config, path)
+    formats = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    blocks = ", ".join(f"{name} x{count}" for name, count in sorted(formats.items()) if name not in _FLOATS)
+    return ModelSource(
+        name=str(metadata.get("general.name") or path.stem),
+        path=path,
+        format=SourceFormat.GGUF,
+        config=config,
+        ignored_config_keys=(),  # check_metadata has refused them
+        generation=_generation(metadata, config, path),
+        tokenizer=read_gguf_tokenizer(path),
+        quantization=blocks or None,
+        licence=metadata.get("general.license"),
+        checkpoint=lambda model: open_gguf_checkpoint(path, reader.tensors, architecture, model),
+    )
+
+
+def _open(path: Path) -> HeaderReader:
+    try:
+        return HeaderReader(path)
+    except Exception as error:  # the reader indexes into a mapped file and fails however numpy does
+        raise SourceError(f"{path}: truncated or not a GGUF file: {one_line(error)}") from error
+
+
+def _scalar_metadata(reader: HeaderReader) -> dict[str, Any]:
+    """Every key but the arrays, which are the vocabulary and the like."""
+    array = gguf.GGUFValueType.ARRAY
+    return {
+        key: field.contents()
+        for key, field in reader.fields.items()
+        if field.types and field.types[0] != array
+    }
+
+
+def _check_tensors(path: Path, reader: HeaderReader) -> None:
+    size = path.stat().st_size
+    for tensor in reader.tensors:
+        if tensor.data_offset + tensor.n_bytes > size:
+            raise SourceError(f"{path}: truncated: tensor {tensor.name} ends past the file's {size} bytes")
+        supported = tensor.tensor_type.name in _FLOATS or tensor.tensor_type in gguf.quants._type_traits
+        if not supported:
+            raise SourceError(
+                f"{path}: tensor {tensor.name} is stored as {tensor.tensor_type.name}, not supported"
+            )
+
+
+def _config(path: Path, reader: HeaderReader) -> PretrainedConfig:
+    try:
+        stated = read_gguf_config(path, reader)
+        config: PretrainedConfig = CONFIG_MAPPING[stated["model_type"]].from_dict(stated)
+    except (
+        Exception
+    ) as error:  # unknown architecture, missing key, wrong type: all of transformers' own making
+        raise SourceError(f"{path}: transformers cannot read its config: {one_line(error)}") from error
+    return config
+
+
+def _generation(metadata: dict[str, Any], config: PretrainedConfig, path: Path) -> GenerationDefaults:
+    stated: dict[str, Any] = {}
+    for key, value in metadata.items():
+        if not key.startswith("general.sampling."):
+            continue
+        name = _SAMPLING.get(key.removeprefix("general.sampling."))
+        if name is None:
+            raise SourceError(f"{path}: generation setting {key} = {value!r} is not supported")
+        stated[name] = value
+    if stated:
+        stated["do_sample"] = stated.get("temperature", 1.0) > 0
+    # llama.cpp ends a text at each of these
+    ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    stated["eos_token_id"] = [token for token in ends if token is not None]
+    return generation_defaults(stated, config, path)

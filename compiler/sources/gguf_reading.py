@@ -1,0 +1,80 @@
+"""Reading a GGUF header at the speed of its bytes.
+
+The gguf package makes an object of every string of the vocabulary, and transformers parses the file once for
+the config and once for the tokenizer and builds gguf's table of tensor names once per module: a minute for a
+Gemma. Here the file is parsed once, its long arrays are counted and not read (the tokenizer is read by
+transformers' own fast reader), and the table of names is built once.
+"""
+
+import functools
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+from transformers.modeling_gguf_pytorch_utils import (
+    TensorProcessor,
+    get_gguf_hf_weights_map,
+    load_gguf_checkpoint,
+)
+
+# Arrays up to here (layer types, rope sections, tags) are read in full.
+_LONG_ARRAY = 4096
+
+
+class HeaderReader(gguf.GGUFReader):
+    """A GGUFReader whose arrays of more than 4096 items have the right length and no content."""
+
+    def _get_field_parts(
+        self, orig_offs: int, raw_type: int
+    ) -> tuple[int, list[NDArray[Any]], list[int], list[gguf.GGUFValueType]]:
+        if raw_type != gguf.GGUFValueType.ARRAY:
+            return super()._get_field_parts(orig_offs, raw_type)
+        item_type, count = struct.unpack_from("<IQ", self.data.data, orig_offs)
+        start = orig_offs + 12
+        scalar = self.gguf_scalar_to_np.get(gguf.GGUFValueType(item_type))
+        is_string = item_type == gguf.GGUFValueType.STRING
+        if count <= _LONG_ARRAY or not (scalar or is_string):
+            return super()._get_field_parts(orig_offs, raw_type)
+        if scalar is not None:
+            end = start + count * np.dtype(scalar).itemsize
+            stand_in = np.zeros(1, scalar)
+        else:
+            end = self._past_strings(start, count)
+            stand_in = np.zeros(0, np.uint8)
+        types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(item_type)]
+        return end - orig_offs, [stand_in], [0] * count, types
+
+    def _past_strings(self, offset: int, count: int) -> int:
+        data = self.data.data
+        length_at = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            offset += 8 + length_at(data, offset)[0]
+        return offset
+
+
+def read_gguf_config(path: Path, reader: HeaderReader) -> dict[str, Any]:
+    """transformers' config dict for the file; raises whatever transformers raises."""
+    with _already_parsed(reader):
+        config: dict[str, Any] = load_gguf_checkpoint(str(path))["config"]  # type: ignore[no-untyped-call]
+    return config
+
+
+def hf_names(model: PreTrainedModel, processor: TensorProcessor) -> dict[str, str]:
+    """GGUF tensor name -> HF parameter name, by transformers' map. NotImplementedError: gguf has none."""
+    with patch.object(gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)):
+        names: dict[str, str] = get_gguf_hf_weights_map(model, processor)
+    return names
+
+
+@contextmanager
+def _already_parsed(reader: HeaderReader) -> Iterator[None]:
+    # transformers takes a path only, and imports the class inside the function that uses it
+    with patch.object(gguf, "GGUFReader", lambda _path: reader):
+        yield

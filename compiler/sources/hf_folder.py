@@ -1,0 +1,43 @@
+"""The door for a model folder as transformers saves it."""
+
+import re
+from pathlib import Path
+
+from llmc.compiler.sources.errors import SourceError
+from llmc.compiler.sources.generation import read_generation
+from llmc.compiler.sources.model_config import read_config
+from llmc.compiler.sources.model_source import ModelSource, SourceFormat
+from llmc.compiler.sources.safetensors_checkpoint import open_safetensors
+from llmc.compiler.sources.tokenizer import read_tokenizer
+
+
+def open_folder(folder: Path, name: str | None = None) -> ModelSource:
+    """Read everything of an HF folder but the weights' data. Raises SourceError."""
+    if not (folder / "config.json").is_file():
+        raise SourceError(f"{folder}: not a model folder: config.json is missing")
+    if (folder / "adapter_config.json").is_file():
+        raise SourceError(f"{folder}: a PEFT adapter; merge it into its base model first")
+    config, ignored, raw = read_config(folder)
+    checkpoint = open_safetensors(folder)
+    return ModelSource(
+        name=name or folder.resolve().name,
+        path=folder,
+        format=SourceFormat.HF_FOLDER,
+        config=config,
+        ignored_config_keys=ignored,
+        generation=read_generation(folder, config, raw),
+        tokenizer=read_tokenizer(folder),
+        quantization=None,
+        licence=_licence(folder),
+        checkpoint=lambda _model: checkpoint,
+    )
+
+
+def _licence(folder: Path) -> str | None:
+    """The `license` field of the model card's front matter."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return None
+    front = re.match(r"---\n(.*?)\n---", card.read_text("utf-8", errors="replace"), re.DOTALL)
+    stated = re.search(r"^license:\s*(\S+)\s*$", front[1], re.MULTILINE) if front else None
+    return stated[1].strip("'\"") if stated else None

@@ -1,0 +1,38 @@
+"""What a model is, whatever it came from: config, tensors, tokenizer, how it wants to be sampled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from llmc.compiler.sources.checkpoint import Checkpoint
+from llmc.compiler.sources.generation import GenerationDefaults
+from llmc.compiler.sources.tokenizer import TokenizerFiles
+from transformers import PretrainedConfig, PreTrainedModel
+
+
+class SourceFormat(Enum):
+    HF_FOLDER = "hf-folder"
+    GGUF = "gguf"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A causal LM as it lies on disk. Everything here was read or checked; no weight data was."""
+
+    name: str
+    path: Path
+    format: SourceFormat
+    config: PretrainedConfig
+    ignored_config_keys: tuple[str, ...]
+    """Keys of the model's config that transformers carries along and its modeling code never declared."""
+    generation: GenerationDefaults
+    tokenizer: TokenizerFiles | None
+    """None: the source has no tokenizer at all."""
+    quantization: str | None
+    """Block formats whose values are dequantised on read: "Q4_1 x210, Q8_0 x1"; None: all are floats."""
+    licence: str | None
+    """As the source states it, or None where it is silent."""
+    checkpoint: Callable[[PreTrainedModel], Checkpoint] = field(repr=False, compare=False)
+    """The tensors under the names HF's own checkpoints have. The module (on meta will do) is asked for its
+    names, because transformers maps GGUF names by looking at the module."""

@@ -1,0 +1,68 @@
+// The exported functions of abi.h around the generated steps (included once, at the end of the generated source).
+#pragma once
+
+namespace llmc {
+namespace {
+
+struct ArenaLayout {
+  int64_t seqs, tokens, rows, attention, sampling, end;
+};
+
+inline ArenaLayout arena_layout(const LlmcConfig& c) {
+  ArenaLayout a;
+  a.seqs = 0;
+  a.tokens = round_up(4 * (int64_t)c.max_tokens, 64);
+  a.rows = a.tokens + c.max_tokens * ARENA_PER_TOKEN;
+  a.attention = a.rows + c.max_rows * ARENA_PER_ROW;
+  a.sampling = a.attention + round_up(attention_bytes(c.num_threads, c.max_seq_len), 64);
+  a.end = a.sampling + round_up(c.num_threads * sample_scratch_bytes(VALID_TOKENS), 64);
+  return a;
+}
+
+inline int32_t run(LlmcEngine* engine, const LlmcStep* step, void (*entry)(void*, const Worker&)) {
+  for (int s = 0; s < step->num_seqs; ++s)
+    for (int t = step->seq_starts[s]; t < step->seq_starts[s + 1]; ++t) engine->seqs[t] = s;
+  const LlmcConfig& c = engine->config;
+  StepView args{*engine, *step, KvPool{(uint8_t*)c.kv, KV_BLOCK_BYTES, step->block_tables, step->block_table_stride}};
+  pool_run(engine->pool, entry, &args);
+  return 0;
+}
+
+}  // namespace
+}  // namespace llmc
+
+#define LLMC_EXPORT extern "C" __attribute__((visibility("default")))
+
+LLMC_EXPORT uint32_t llmc_abi_version(void) { return LLMC_ABI_VERSION; }
+LLMC_EXPORT int64_t llmc_kv_block_bytes(void) { return llmc::KV_BLOCK_BYTES; }
+LLMC_EXPORT int64_t llmc_arena_bytes(const LlmcConfig* config) { return llmc::arena_layout(*config).end; }
+
+LLMC_EXPORT LlmcEngine* llmc_create(const LlmcConfig* config) {
+  const llmc::ArenaLayout a = llmc::arena_layout(*config);
+  LlmcEngine* engine = (LlmcEngine*)calloc(1, sizeof(LlmcEngine));
+  uint8_t* arena = (uint8_t*)aligned_alloc(64, (size_t)a.end);
+  llmc::Pool* pool = llmc::pool_create(config->num_threads);
+  if (!engine || !arena || !pool) {
+    if (pool) llmc::pool_destroy(pool);
+    free(arena);
+    free(engine);
+    return nullptr;
+  }
+  *engine = LlmcEngine{*config,          pool,           arena,
+                       (int32_t*)(arena + a.seqs), arena + a.tokens, arena + a.rows,
+                       arena + a.attention,        arena + a.sampling};
+  return engine;
+}
+
+LLMC_EXPORT void llmc_destroy(LlmcEngine* engine) {
+  llmc::pool_destroy(engine->pool);
+  free(engine->arena);
+  free(engine);
+}
+
+LLMC_EXPORT int32_t llmc_prefill(LlmcEngine* engine, const LlmcStep* step) {
+  return llmc::run(engine, step, llmc::prefill);
+}
+LLMC_EXPORT int32_t llmc_decode(LlmcEngine* engine, const LlmcStep* step) {
+  return llmc::run(engine, step, llmc::decode);
+}

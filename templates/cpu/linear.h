@@ -1,0 +1,161 @@
+// linear: y = x W^T for any number of rows, with an epilogue on the results while they are still at hand.
+//
+//   linear<F>(Weights{panels, scales, n, k}, operand_rows, num_rows, epilogue, worker)
+//
+// abi: every worker calls it with the same arguments; no barrier inside. The operand is complete before the call.
+// epilogue(row, col, n, a, b): results of columns col..col+15 (a) and col+16..col+31 (b) of one row; col is a multiple
+//   of 32, n = min(32, N - col) of them are real. It writes what it wants; calls are unordered and concurrent, each
+//   (row, col) comes once. A gated projection packs 16 gate columns, then the 16 matching up columns into every panel
+//   (packing.interleave_gated), so a is the gate and b the up part of outputs col/2..col/2+15.
+// numerics: canonical (tile.h); then Int8 results are multiplied by the channel's scale.
+// limits: n, k >= 1; weights 64-byte aligned.
+#pragma once
+#include "threads.h"
+#include "tile.h"
+#if defined(LLMC_AMX)
+#include "tile_amx.h"
+#endif
+
+#ifndef LLMC_L2_BYTES
+#define LLMC_L2_BYTES (1 << 20)
+#endif
+#ifndef LLMC_PREFETCH_BYTES
+#define LLMC_PREFETCH_BYTES 4096
+#endif
+
+namespace llmc {
+
+struct Weights {
+  const void* panels;
+  const float* scales;  // [n padded to 32] per output channel, Int8 only
+  int64_t n, k;
+};
+
+// Plain f32 rows: out[row * stride + col] = y (+ bias[col]).
+struct StoreRows {
+  float* out;
+  int64_t stride;
+  const float* bias;  // [n], or null
+  LLMC_INLINE f32x16 biased(const float* bias, f32x16 y, int n) { return bias ? y + load(bias, n) : y; }
+  inline __attribute__((always_inline)) void operator()(int row, int col, int n, f32x16 a, f32x16 b) const {
+    float* y = out + row * stride + col;
+    const float* s = bias ? bias + col : nullptr;
+    store(y, biased(s, a, n), n);
+    if (n > 16) store(y + 16, biased(s ? s + 16 : s, b, n - 16), n - 16);
+  }
+};
+
+// What the rows of one call share out: rows in chunks whose operand stays in L2, panels of each chunk among workers.
+LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
+  const int64_t step = 96;  // whole tiles of 6, 16 and 32 rows
+  int64_t fit = LLMC_L2_BYTES / 2 / row_bytes / step * step;
+  if (fit < step) fit = step;
+  if (rows <= fit) return rows;
+  int64_t chunks = (rows + fit - 1) / fit;
+  return round_up((rows + chunks - 1) / chunks, step);
+}
+
+template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
+  switch (rows) {
+    case 1: return tile<F, 1, P>(t);
+#if defined(LLMC_AVX512) || defined(LLMC_AVX2)
+    case 2: return tile<F, 2, P>(t);
+    case 3: return tile<F, 3, P>(t);
+#endif
+#if defined(LLMC_AVX512)
+    case 4: return tile<F, 4, P>(t);
+    case 5: return tile<F, 5, P>(t);
+    case 6: return tile<F, 6, P>(t);
+#endif
+  }
+}
+
+template <class F, class Epilogue>
+LLMC_INLINE void finish_tile(const Weights& w, const float* out, int64_t row, int rows, int64_t panel, int panels,
+                             const Epilogue& epilogue) {
+  for (int r = 0; r < rows; ++r)
+    for (int p = 0; p < panels; ++p) {
+      const float* y = out + r * OUT_STRIDE + p * PANEL;
+      int64_t col = (panel + p) * PANEL;
+      f32x16 a = load(y), b = load(y + 16);
+      if (w.scales) {
+        a = a * load(w.scales + col);
+        b = b * load(w.scales + col + 16);
+      }
+      epilogue((int)(row + r), (int)col, (int)(w.n - col < PANEL ? w.n - col : PANEL), a, b);
+    }
+}
+
+// One call of linear: what stays the same over its blocks.
+template <class F, class Epilogue> struct LinearCall {
+  const Weights& w;
+  const uint8_t* operand;
+  const Epilogue& epilogue;
+  const int64_t panel_bytes, row_bytes;
+
+  inline Tile tile_at(int64_t row, int64_t panel, int64_t ahead, float* out, float* scratch) const {
+    return {(const uint8_t*)w.panels + panel * panel_bytes, operand + row * row_bytes, w.k, ahead, out, scratch};
+  }
+
+  // Rows [row, end) of panels [panel, panel + panels), panels <= 2. The first tile fetches the next panels meanwhile.
+  inline void block(int64_t row, int64_t end, int64_t panel, int panels) const {
+    alignas(64) float out[TILE_ROWS * OUT_STRIDE], scratch[2 * TILE_ROWS * OUT_STRIDE];
+    int64_t ahead = end - row <= 2 * TILE_ROWS ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
+    while (row < end) {
+      int rows = end - row < TILE_ROWS ? (int)(end - row) : TILE_ROWS;
+      Tile t = tile_at(row, panel, ahead, out, scratch);
+      if (panels == 2) run_tile<F, 2>(rows, t);
+      else run_tile<F, 1>(rows, t);
+      finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
+      row += rows;
+      ahead = 0;
+    }
+  }
+
+#if defined(LLMC_AMX)
+  inline void amx_block(AmxShape* shape, int64_t row, int64_t end, int64_t panel, int panels) const {
+    alignas(64) float out[AMX_ROWS * OUT_STRIDE], scratch[AMX_ROWS * OUT_STRIDE];
+    int64_t ahead = end - row <= 16 ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
+    while (row < end) {
+      Tile t = tile_at(row, panel, ahead, out, scratch);
+      int rows = run_amx_tile<F>(shape, t, end - row, panels);
+      finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
+      row += rows;
+      ahead = 0;
+    }
+  }
+#endif
+};
+
+template <class F, class Epilogue>
+__attribute__((noinline)) void linear(const Weights& w, const void* operand, int64_t rows, const Epilogue& epilogue,
+                                      const Worker& worker) {
+  const int64_t panels = (w.n + PANEL - 1) / PANEL, chunk = row_chunk(rows, F::row_bytes(w.k));
+  const LinearCall<F, Epilogue> call{w, (const uint8_t*)operand, epilogue, F::panel_bytes(w.k), F::row_bytes(w.k)};
+  int64_t unit, last;
+  int most = TILE_PANELS;
+#if defined(LLMC_AMX)
+  AmxShape shape;
+  const bool amx = AmxFormat<F>::usable && rows >= AMX_LEAST_ROWS;
+  if (amx && rows > 16) most = 1;
+#endif
+  worker.share((rows + chunk - 1) / chunk * panels, &unit, &last);
+  while (unit < last) {
+    int64_t row = unit / panels * chunk, panel = unit % panels;
+    int64_t end = row + chunk < rows ? row + chunk : rows;
+    int take = most == 2 && panel + 1 < panels && unit + 1 < last ? 2 : 1;
+#if defined(LLMC_AMX)
+    if constexpr (AmxFormat<F>::usable) {
+      if (amx) call.amx_block(&shape, row, end, panel, take);
+      else call.block(row, end, panel, take);
+    } else
+#endif
+    call.block(row, end, panel, take);
+    unit += take;
+  }
+#if defined(LLMC_AMX)
+  shape.release();
+#endif
+}
+
+}  // namespace llmc

@@ -1,0 +1,90 @@
+// Native parts of simd.h on AVX2 with FMA: two ymm make a f32x16.
+#pragma once
+#include <immintrin.h>
+#include <stdint.h>
+
+namespace llmc {
+
+constexpr int PART_LANES = 8;
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256i vm;  // all ones where true
+
+LLMC_INLINE vi part_iota(int base) {
+  return _mm256_add_epi32(_mm256_set1_epi32(base), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+LLMC_INLINE __m256i tail_mask(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), part_iota(0)); }
+
+LLMC_INLINE vf part_set(float x) { return _mm256_set1_ps(x); }
+LLMC_INLINE vi part_set_i32(int32_t x) { return _mm256_set1_epi32(x); }
+LLMC_INLINE vf part_load(const float* a) { return _mm256_loadu_ps(a); }
+LLMC_INLINE vi part_load_i32(const int32_t* a) { return _mm256_loadu_si256((const __m256i*)a); }
+LLMC_INLINE void part_store(float* a, vf x) { _mm256_storeu_ps(a, x); }
+LLMC_INLINE void part_store_i32(int32_t* a, vi x) { _mm256_storeu_si256((__m256i*)a, x); }
+LLMC_INLINE vf part_load_n(const float* a, int n) { return _mm256_maskload_ps(a, tail_mask(n)); }
+LLMC_INLINE void part_store_n(float* a, vf x, int n) { _mm256_maskstore_ps(a, tail_mask(n), x); }
+
+LLMC_INLINE vf part_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+LLMC_INLINE vi part_add_i32(vi a, vi b) { return _mm256_add_epi32(a, b); }
+LLMC_INLINE vi part_sub_i32(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+LLMC_INLINE vi part_and_i32(vi a, vi b) { return _mm256_and_si256(a, b); }
+LLMC_INLINE vi part_or_i32(vi a, vi b) { return _mm256_or_si256(a, b); }
+template <int N> LLMC_INLINE vi part_shl(vi a) { return _mm256_slli_epi32(a, N); }
+template <int N> LLMC_INLINE vi part_shr(vi a) { return _mm256_srai_epi32(a, N); }
+LLMC_INLINE vi part_bits(vf a) { return _mm256_castps_si256(a); }
+LLMC_INLINE vf part_from_bits(vi a) { return _mm256_castsi256_ps(a); }
+LLMC_INLINE vf part_to_f32(vi a) { return _mm256_cvtepi32_ps(a); }
+LLMC_INLINE vi part_to_i32(vf a) { return _mm256_cvtps_epi32(a); }
+
+LLMC_INLINE vm part_lt(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+LLMC_INLINE vm part_le(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_LE_OQ)); }
+LLMC_INLINE vm part_gt(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_GT_OQ)); }
+LLMC_INLINE vm part_ge(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_GE_OQ)); }
+LLMC_INLINE vm part_eq(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
+LLMC_INLINE vm part_ne(vf a, vf b) { return _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_NEQ_UQ)); }
+LLMC_INLINE vm part_lt_i32(vi a, vi b) { return _mm256_cmpgt_epi32(b, a); }
+LLMC_INLINE vf part_select(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(m)); }
+LLMC_INLINE uint32_t part_lane_bits(vm m) { return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(m)); }
+
+LLMC_INLINE vf part_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+LLMC_INLINE vf part_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+LLMC_INLINE vf part_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+LLMC_INLINE vf part_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+LLMC_INLINE float part_reduce_add(const vf* v) {
+  __m256 s = _mm256_add_ps(v[0], v[1]);
+  __m128 a = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+LLMC_INLINE float part_reduce_max(const vf* v) {
+  __m256 s = _mm256_max_ps(v[0], v[1]);
+  __m128 a = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+  a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+  return _mm_cvtss_f32(_mm_max_ss(a, _mm_shuffle_ps(a, a, 1)));
+}
+
+LLMC_INLINE void part_store_bf16(uint16_t* a, vf x) {
+  vi u = _mm256_castps_si256(x);
+  vi lsb = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  vi rounded = _mm256_add_epi32(_mm256_add_epi32(u, lsb), _mm256_set1_epi32(0x7fff));
+  vi quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  vi nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  vi r = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+  _mm_storeu_si128((__m128i*)a, _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1)));
+}
+LLMC_INLINE vf part_load_bf16(const uint16_t* a) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)a)), 16));
+}
+LLMC_INLINE void part_store_s8(int8_t* a, vi x) {
+  __m128i w = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  _mm_storel_epi64((__m128i*)a, _mm_packs_epi16(w, w));
+}
+// Widened to 16 bits: vpmaddubsw would saturate at 2 * 255 * 127.
+LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) {
+  vi ue = _mm256_and_si256(u, _mm256_set1_epi16(0xff)), uo = _mm256_srli_epi16(u, 8);
+  vi se = _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8), so = _mm256_srai_epi16(s, 8);
+  return _mm256_add_epi32(acc, _mm256_add_epi32(_mm256_madd_epi16(ue, se), _mm256_madd_epi16(uo, so)));
+}
+
+}  // namespace llmc

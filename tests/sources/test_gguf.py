@@ -1,0 +1,311 @@
+"""GGUF files written here from HF modules, as llama.cpp's converter would, come back as those modules."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from llmc.compiler.sources.demo import fetch_demo
+from llmc.compiler.sources.errors import SourceError
+from llmc.compiler.sources.model_source import SourceFormat
+from llmc.compiler.sources.resolve import open_source
+from numpy.typing import NDArray
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+from transformers.integrations.gguf.dequant import dequantize
+
+Tensors = dict[str, NDArray[np.float32]]
+
+WORDS = ["<unk>", "<s>", "</s>", "<eot>", *(f"w{i}" for i in range(24)), "a", "b", "c", "ab"]
+
+
+def llama_tensors(model: PreTrainedModel) -> Tensors:
+    """GGUF tensors of a tied or untied Llama: q and k rows interleaved for llama.cpp's rope."""
+    config = model.config
+    heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
+    names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v"}
+    names |= {"self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up"}
+    names |= {"mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm"}
+    names |= {"post_attention_layernorm": "ffn_norm"}
+    state = {name: value.float().numpy() for name, value in model.state_dict().items()}
+    out: Tensors = {"token_embd.weight": state["model.embed_tokens.weight"]}
+    out["output_norm.weight"] = state["model.norm.weight"]
+    if not config.tie_word_embeddings:
+        out["output.weight"] = state["lm_head.weight"]
+    for layer in range(config.num_hidden_layers):
+        for hf, short in names.items():
+            value = state[f"model.layers.{layer}.{hf}.weight"]
+            if short in ("attn_q", "attn_k"):
+                count = heads[short[-1]]
+                halves = value.reshape(count, 2, value.shape[0] // count // 2, value.shape[1])
+                value = halves.swapaxes(1, 2).reshape(value.shape)
+            out[f"blk.{layer}.{short}.weight"] = value
+    return out
+
+
+def llama_metadata(model: PreTrainedModel, prefix: str = "llama") -> dict[str, Any]:
+    config = model.config
+    return {
+        f"{prefix}.block_count": config.num_hidden_layers,
+        f"{prefix}.context_length": config.max_position_embeddings,
+        f"{prefix}.embedding_length": config.hidden_size,
+        f"{prefix}.feed_forward_length": config.intermediate_size,
+        f"{prefix}.attention.head_count": config.num_attention_heads,
+        f"{prefix}.attention.head_count_kv": config.num_key_value_heads,
+        f"{prefix}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{prefix}.rope.freq_base": 10000.0,
+        f"{prefix}.rope.dimension_count": config.head_dim,
+        f"{prefix}.vocab_size": config.vocab_size,
+    }
+
+
+def write_gguf(
+    path: Path,
+    arch: str,
+    metadata: dict[str, Any],
+    tensors: Tensors,
+    raw: dict[str, tuple[NDArray[np.uint8], gguf.GGMLQuantizationType]] | None = None,
+) -> None:
+    """Write float tensors, and `raw` ones that are blocks already, with a small BPE tokenizer."""
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name("tiny")
+    for key, value in metadata.items():
+        match value:
+            case bool():
+                writer.add_bool(key, value)
+            case int():
+                writer.add_uint32(key, value)
+            case float():
+                writer.add_float32(key, value)
+            case _:
+                writer.add_string(key, value)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(WORDS)
+    writer.add_token_types([3, 3, 3, 3, *[1] * (len(WORDS) - 4)])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_eot_token_id(3)
+    writer.add_chat_template("{{ messages }}")
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(tensor))
+    for name, (blocks, kind) in (raw or {}).items():
+        writer.add_tensor(name, blocks, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def tiny_llama(**overrides: Any) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = dict(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+    )
+    return LlamaForCausalLM(LlamaConfig(**{**settings, **overrides})).eval()
+
+
+F32_1E5 = float(np.float32(1e-5))
+
+
+def meta(config: Any) -> Any:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(SourceError) as caught:
+        source = open_source(str(path))
+        source.checkpoint(meta(source.config))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_llama_comes_back_as_it_was(tmp_path: Path, tied: bool) -> None:
+    model = tiny_llama(tie_word_embeddings=tied)
+    path = tmp_path / "m.gguf"
+    write_gguf(path, "llama", llama_metadata(model), llama_tensors(model))
+    source = open_source(str(path))
+    assert (source.name, source.format, source.quantization) == ("tiny", SourceFormat.GGUF, None)
+    assert source.config.rms_norm_eps == F32_1E5  # the file's float32, not a prettier decimal
+    assert source.config.tie_word_embeddings is tied
+    assert source.generation.eos == (2, 3)  # eos and eot
+    assert not source.generation.do_sample
+    assert source.tokenizer is not None and source.tokenizer.chat_template == "{{ messages }}"
+    checkpoint = source.checkpoint(meta(source.config))
+    expected = {k: v for k, v in model.state_dict().items() if not (tied and k == "lm_head.weight")}
+    assert set(checkpoint.names) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(checkpoint[name].read_f32(), value.numpy())
+        np.testing.assert_array_equal(checkpoint[name].read_f32((3, 7)), value.numpy()[3:7])
+
+
+def test_gemma_norms_lose_their_one(tmp_path: Path) -> None:
+    config = Gemma3TextConfig(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=16,
+        max_position_embeddings=64,
+    )
+    model = Gemma3ForCausalLM(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
+    for hf, short in {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "self_attn.q_norm": "attn_q_norm",
+        "self_attn.k_norm": "attn_k_norm",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    }.items():
+        names[f"model.layers.0.{hf}"] = f"blk.0.{short}"
+    state = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    tensors = {
+        f"{names[k.removesuffix('.weight')]}.weight": v.numpy() + (1 if "norm" in k else 0)
+        for k, v in state.items()
+    }
+    metadata = llama_metadata(model, "gemma3")
+    del metadata["gemma3.rope.dimension_count"]
+    metadata |= {"gemma3.attention.key_length": 8, "gemma3.attention.value_length": 8}
+    metadata |= {"gemma3.attention.sliding_window": 16, "gemma3.rope.freq_base": 1e6}
+    write_gguf(tmp_path / "g.gguf", "gemma3", metadata, tensors)
+    source = open_source(str(tmp_path / "g.gguf"))
+    checkpoint = source.checkpoint(meta(source.config))
+    assert set(checkpoint.names) == set(state)
+    for name, value in state.items():
+        np.testing.assert_allclose(checkpoint[name].read_f32(), value.numpy(), atol=1e-6)
+
+
+def dequantize_q5_0(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """ggml's block_q5_0: an f16 scale, 32 high bits, 16 bytes of low nibbles; value = scale * (q - 16)."""
+    fields = blocks.reshape(-1, 22)
+    scale = fields[:, :2].copy().view(np.float16).astype(np.float32)
+    high = np.unpackbits(fields[:, 2:6], axis=1, bitorder="little")
+    low = np.concatenate([fields[:, 6:] & 15, fields[:, 6:] >> 4], axis=1)
+    return scale * ((low | high << 4).astype(np.float32) - 16)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("name", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q4_K", "Q5_K", "Q6_K"])
+def test_block_formats_dequantise_by_row_range(tmp_path: Path, name: str) -> None:
+    """Random blocks; the oracle is transformers' own torch dequantiser (torch itself for the floats)."""
+    kind = gguf.GGMLQuantizationType[name]
+    model = tiny_llama(hidden_size=256)
+    tensors = llama_tensors(model)
+    shape = tensors.pop("token_embd.weight").shape
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (shape[0], shape[1] // block * block_bytes), np.uint8)
+    path = tmp_path / "q.gguf"
+    write_gguf(path, "llama", llama_metadata(model), tensors, {"token_embd.weight": (blocks, kind)})
+    source = open_source(str(path))
+    assert source.quantization == (None if name.endswith("F16") else f"{name} x1")
+    tensor = source.checkpoint(meta(source.config))["model.embed_tokens.weight"]
+    if name.endswith("F16"):
+        dtype = torch.float16 if name == "F16" else torch.bfloat16
+        expected = torch.from_numpy(blocks).view(dtype).float().numpy()
+    elif name == "Q5_0":  # which transformers lacks
+        expected = dequantize_q5_0(blocks).reshape(shape)
+    else:
+        expected = dequantize(torch.from_numpy(blocks), int(kind)).numpy().reshape(shape)
+    # random scales may be NaN or infinite; they must come back as such
+    np.testing.assert_allclose(tensor.read_f32(), expected, rtol=1e-6)
+    np.testing.assert_allclose(tensor.read_f32((5, 9)), expected[5:9], rtol=1e-6)
+
+
+METADATA: list[tuple[dict[str, Any], str]] = [
+    ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}, "llama.rope.scaling.type"),
+    ({"llama.attention.key_length": 16}, "llama.attention.key_length = 16"),
+    ({"llama.final_logit_softcapping": 30.0}, "llama.final_logit_softcapping = 30.0"),
+    ({"llama.attention.sliding_window": 8}, "llama.attention.sliding_window = 8"),
+    ({"llama.some.new.key": 1}, "llama.some.new.key = 1"),
+    ({"llama.expert_count": 8}, "llama.expert_count"),
+    ({"general.sampling.mirostat": 2}, "general.sampling.mirostat"),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), METADATA, ids=[e for _, e in METADATA])
+def test_metadata_that_transformers_drops_is_refused(
+    tmp_path: Path, changes: dict[str, Any], expected: str
+) -> None:
+    model = tiny_llama()
+    write_gguf(tmp_path / "m.gguf", "llama", llama_metadata(model) | changes, llama_tensors(model))
+    assert expected in refusal(tmp_path / "m.gguf")
+
+
+def test_agreeing_metadata_and_sampling_are_honoured(tmp_path: Path) -> None:
+    model = tiny_llama()
+    extra = {"llama.rope.scaling.type": "none", "llama.attention.key_length": 8}
+    extra |= {"general.sampling.temp": 0.5, "general.sampling.top_k": 20, "general.license": "mit"}
+    write_gguf(tmp_path / "m.gguf", "llama", llama_metadata(model) | extra, llama_tensors(model))
+    source = open_source(str(tmp_path / "m.gguf"))
+    assert source.generation.do_sample and source.generation.temperature == 0.5
+    assert (source.generation.top_k, source.licence) == (20, "mit")
+
+
+def test_a_tensor_that_transformers_drops_is_refused(tmp_path: Path) -> None:
+    model = tiny_llama()
+    tensors = llama_tensors(model) | {"rope_freqs.weight": np.ones(4, np.float32)}
+    write_gguf(tmp_path / "m.gguf", "llama", llama_metadata(model), tensors)
+    assert "tensor rope_freqs.weight has no place" in refusal(tmp_path / "m.gguf")
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    model = tiny_llama()
+    path = tmp_path / "m.gguf"
+    write_gguf(path, "llama", llama_metadata(model), llama_tensors(model))
+    whole = path.read_bytes()
+    for content in (b"", b"GGUF", b"not a gguf file at all", whole[:200], whole[:-100]):
+        path.write_bytes(content)
+        assert "truncated" in refusal(path)
+    write_gguf(path, "warp", llama_metadata(model, "warp"), llama_tensors(model))
+    assert "warp is not supported" in refusal(path)
+    write_gguf(path, "lfm2", llama_metadata(model, "lfm2"), {})
+    assert "'lfm2' is not supported yet" in refusal(path)
+
+
+def test_the_demo_model_agrees_with_transformers() -> None:
+    """SmolLM2: config, tokenizer and every tensor's name and shape."""
+    path = fetch_demo("smollm2")
+    source = open_source(str(path))
+    assert (source.licence, source.quantization) == ("apache-2.0", "Q4_1 x210, Q8_0 x1")
+    model = meta(source.config)
+    checkpoint = source.checkpoint(model)
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    del shapes["lm_head.weight"]  # tied
+    assert {name: checkpoint[name].shape for name in checkpoint.names} == shapes
+    theirs = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    assert source.tokenizer is not None
+    assert source.tokenizer.tokenizer_json == theirs.backend_tokenizer.to_str()
+    assert source.tokenizer.chat_template == theirs.chat_template
