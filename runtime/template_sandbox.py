@@ -83,6 +83,17 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             _check_growth("format", left, ())
         return _capped(super().call_binop(context, operator, left, right))
 
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+
+        def guarded(*args: Any, **kwargs: Any) -> str:
+            _check_growth("format", value.__self__, ())
+            return str(_capped(wrapped(*args, **kwargs)))
+
+        return guarded
+
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):

@@ -53,6 +53,14 @@ def test_sources_import_the_runtime_and_its_libraries_only(name):
             assert imported.split(".")[0] in allowed or imported.startswith("llmc.runtime."), imported
 
 
+def test_the_docs_name_every_module_and_error():
+    text = (RUNTIME.parent / "docs" / "runtime.md").read_text()
+    from llmc.runtime import errors
+
+    for name in [*MODULES, *(n for n in vars(errors) if n[0].isupper())]:
+        assert f"`{name}`" in text or name == "errors", name
+
+
 def test_every_exported_name_exists():
     for name in llmc.runtime.__all__:
         assert getattr(llmc.runtime, name).__name__ == name
