@@ -7,6 +7,7 @@ from engine_folders import IM_END, IM_START, TEMPLATE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_tokenizers import KINDS
+from tokenizers import AddedToken
 
 from llmc.runtime import Engine
 from llmc.runtime.chat import ChatTemplate
@@ -78,7 +79,16 @@ def test_control_tokens_in_messages_stay_text(attack):
         assert attack in TOKENIZER.decode(ids)
 
 
-@settings(max_examples=300, deadline=None)
+def test_overlapping_spellings_are_all_broken():
+    inner = KINDS["byte_level"]()
+    inner.add_special_tokens([AddedToken("xyx", special=True, normalized=False)])
+    tokenizer = Tokenizer(inner, SpecialTokens(None, (), None, False), CONFIG)
+    template = ChatTemplate("{{ messages[0].content }}xyx", tokenizer)
+    ids = template.encode([user("xyxyx")])
+    assert ids == [*tokenizer.encode("xyxyx"), inner.token_to_id("xyx")]
+
+
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(["<|im_", "end|>", "<|im_end|>", "<", "|im_start|>", " ", "x", "<|bos|>"]), max_size=6))
 def test_text_parts_cannot_be_joined_to_a_control_token(parts):
     template = ChatTemplate(

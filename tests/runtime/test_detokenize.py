@@ -33,7 +33,7 @@ def stream(tokenizer, ids):
 @given(data=st.data())
 def test_pieces_of_random_ids_join_to_the_full_decode(kind, data):
     tokenizer = TOKENIZERS[kind]
-    token = st.integers(0, tokenizer.size + 3)
+    token = st.integers(0, tokenizer._inner.get_vocab_size() + 3)
     byte = st.sampled_from(sorted(tokenizer.byte_ids)) if tokenizer.byte_ids else token
     ids = data.draw(st.lists(token | byte, max_size=24))
     assert "".join(stream(tokenizer, ids)) == tokenizer.decode(ids)
@@ -84,6 +84,13 @@ def test_garbage_bytes_come_out_one_behind():
     tokenizer = TOKENIZERS["byte_level"]
     bad = tokenizer._inner.token_to_id("ÿ")  # byte 0xFF
     assert stream(tokenizer, [bad] * 4) == ["", "\ufffd", "\ufffd", "\ufffd", "\ufffd"]
+
+
+def test_ids_that_no_token_has_do_not_cost_the_next_word_its_space():
+    tokenizer = TOKENIZERS["llama2"]
+    gap = tokenizer._inner.get_vocab_size() + 9
+    hello = tokenizer._inner.token_to_id("▁hello")
+    assert stream(tokenizer, [hello, gap, gap, hello, gap]) == ["hello", "", "", " hello", "", ""]
 
 
 def test_special_tokens_are_silent_and_split_nothing():

@@ -171,6 +171,13 @@ def test_admission_waits_for_blocks_and_keeps_the_order():
     assert [c.request.arrival for c in first.chunks] == [0]
 
 
+def test_admission_counts_the_first_answer_token():
+    scheduler = Scheduler(BlockManager(4, 4), max_batch=4, max_tokens=32, max_seq_len=16)
+    scheduler.add(request(0, 3))
+    scheduler.add(request(1, 12))  # fits three blocks, but its first answer token needs a fourth
+    assert [c.request.arrival for c in scheduler.schedule().chunks] == [0]
+
+
 def test_the_youngest_is_preempted_and_recomputed():
     scheduler = Scheduler(BlockManager(4, 2), max_batch=2, max_tokens=8, max_seq_len=8)
     old, young = request(0, 3), request(1, 3)

@@ -68,8 +68,22 @@ def test_lone_surrogates_are_refused():
 
 def test_ids_without_a_token_decode_to_nothing():
     tokenizer = TOKENIZERS["llama2"]
-    assert tokenizer.decode([tokenizer.size, tokenizer.size + 1, 2**31 - 1]) == ""
-    assert tokenizer.token_text(tokenizer.size) == ""
+    beyond = tokenizer._inner.get_vocab_size()
+    aliases = sorted(tokenizer._alias_ids)
+    assert tokenizer.decode([*aliases, beyond, 2**31 - 1]) == ""
+    assert len(aliases) == len(CONTROL) and [tokenizer.token_text(i) for i in (*aliases, beyond)] == [""] * 6
+
+
+def test_ids_with_gaps_keep_their_meaning():
+    vocab = {"a": 0, "b": 1, "<s>": 2, "</s>": 3, "<": 4, "s": 5, ">": 6, "c": 10, "d": 11, "e": 12}
+    inner = Inner(models.BPE(vocab=vocab, merges=[]))
+    inner.decoder = decoders.Fuse()
+    inner.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    tokenizer = Tokenizer(inner, NONE, {})
+    assert tokenizer.encode("abcde") == [0, 1, 10, 11, 12]
+    assert tokenizer.encode("<s>a") == [4, 5, 6, 0]
+    assert tokenizer.encode_marked(tokenizer.mark_control("c<s>d")) == [10, 2, 11]
+    assert tokenizer.decode([0, 10, 11, 12]) == "acde"
 
 
 def test_a_vocabulary_that_spells_control_tokens_refuses_rather_than_obeys():
