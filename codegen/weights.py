@@ -24,8 +24,8 @@ from llmc.compiler.ir.ops.constant import (
 )
 from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.compiler.ir.ops.shape import Concat, Slice
+from llmc.compiler.ir.reference import apply_op
 from llmc.compiler.ir.types import DType
-from llmc.compiler.reference import apply_op
 
 Array = npt.NDArray[np.generic]
 DATA_ALIGNMENT = 4096

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from llmc.codegen.cpu.linear_kernels import choose_linear
 from llmc.codegen.cpu.model import render
 from llmc.codegen.package import Contents, Facts, to_json, write_engine
 from llmc.codegen.toolchain import CompileReport, Toolchain, compile_library, find_toolchain
@@ -89,7 +90,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     weights = {w.expr: w for w in placed}
     model = render(source.name, target.name, entries, weights, sample.num_valid_tokens)
     facts = _facts(options, source, captured, entries[0], placed, target, toolchain)
-    report = build_report(facts, model, placed, entries, log, source, captured)
+    report = build_report(facts, model, placed, entries, log, source, captured, choose_linear(options.scheme, target))
     contents = Contents(facts, model, placed, entries, _texts(source) | {"report.json": to_json(report)})
     total = sum(w.num_bytes for w in placed)
     written = 0

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from llmc.codegen.cpu.model import Model
+from llmc.codegen.cpu.linear_kernels import Choice
+from llmc.codegen.cpu.model import BLOCK_TOKENS, Model
 from llmc.codegen.package import Facts
 from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.capture.capture import Captured
@@ -24,6 +25,7 @@ def build_report(
     log: RuleLog,
     source: ModelSource,
     captured: Captured,
+    linear: Choice,
 ) -> dict[str, Any]:
     """Everything a build knows about itself, as plain JSON values."""
     return {
@@ -40,10 +42,18 @@ def build_report(
             "applied": dict(sorted(log.applied.items())),
             "refused": {name: dict(sorted(where.items())) for name, where in sorted(log.refused.items())},
         },
+        "kernels": [
+            {
+                "op": "packed_linear",
+                "chosen": linear.chosen.name,
+                "reason": f"{linear.chosen.macs_per_cycle} multiply-adds a cycle and core, at peak",
+                "rejected": linear.rejected,
+            }
+        ],
         "entries": {g.name: _launches(g) for g in entries},
         "bytes": {
             "weights": sum(w.num_bytes for w in placed),
-            "kv_per_token": model.kv_block_bytes // 32,
+            "kv_per_token": model.kv_block_bytes // BLOCK_TOKENS,
             "arena_per_token": model.arena_per_token,
             "arena_per_row": model.arena_per_row,
         },

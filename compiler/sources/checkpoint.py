@@ -6,8 +6,9 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-from llmc.compiler.sources.errors import SourceError
 from numpy.typing import NDArray
+
+from llmc.compiler.sources.errors import SourceError
 
 
 class StoredDtype(Enum):
@@ -60,17 +61,14 @@ class StoredTensor:
         """
         if not self.dtype.is_weight_format:
             raise SourceError(
-                f"{self.origin}: tensor {self.name} is stored as {self.dtype.value}, "
-                "llmc reads F32, F16 and BF16"
+                f"{self.origin}: tensor {self.name} is stored as {self.dtype.value}, llmc reads F32, F16 and BF16"
             )
         if rows is not None and not (self.shape and 0 <= rows[0] <= rows[1] <= self.shape[0]):
             raise ValueError(f"rows {rows} of {self.name} with shape {self.shape}")
         values = self.reader(rows)
         expected = self.shape if rows is None else (rows[1] - rows[0], *self.shape[1:])
         if values.shape != expected:
-            raise SourceError(
-                f"{self.origin}: tensor {self.name} read as {values.shape}, its header says {expected}"
-            )
+            raise SourceError(f"{self.origin}: tensor {self.name} read as {values.shape}, its header says {expected}")
         return values
 
     def read_f32(self, rows: Rows | None = None) -> NDArray[np.float32]:
@@ -106,8 +104,6 @@ def checkpoint_of(tensors: list[StoredTensor]) -> Checkpoint:
     by_name: dict[str, StoredTensor] = {}
     for tensor in sorted(tensors, key=lambda t: t.name):
         if (other := by_name.get(tensor.name)) is not None:
-            raise SourceError(
-                f"tensor {tensor.name} is stored twice: in {other.origin} and in {tensor.origin}"
-            )
+            raise SourceError(f"tensor {tensor.name} is stored twice: in {other.origin} and in {tensor.origin}")
         by_name[tensor.name] = tensor
     return Checkpoint(by_name)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transformers import GenerationConfig, PretrainedConfig
+
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.json_file import read_json_object
-from transformers import GenerationConfig, PretrainedConfig
 
 _HONOURED = frozenset(
     {
@@ -114,9 +115,7 @@ def generation_defaults(stated: dict[str, Any], config: PretrainedConfig, where:
         repetition_penalty=_number(stated, "repetition_penalty", 1.0, 1e-6, None, where),
         max_new_tokens=int(limit) if (limit := stated.get("max_new_tokens")) is not None else None,
         bos=_first(_ids(stated.get("bos_token_id"), where) or _ids(_of(config, "bos_token_id"), where)),
-        eos=tuple(
-            sorted({*_ids(stated.get("eos_token_id"), where), *_ids(_of(config, "eos_token_id"), where)})
-        ),
+        eos=tuple(sorted({*_ids(stated.get("eos_token_id"), where), *_ids(_of(config, "eos_token_id"), where)})),
         pad=_first(_ids(stated.get("pad_token_id"), where) or _ids(_of(config, "pad_token_id"), where)),
     )
 
@@ -139,16 +138,10 @@ def _first(ids: tuple[int, ...]) -> int | None:
     return ids[0] if ids else None
 
 
-def _number(
-    stated: dict[str, Any], key: str, default: float, low: float, high: float | None, where: Path
-) -> float:
+def _number(stated: dict[str, Any], key: str, default: float, low: float, high: float | None, where: Path) -> float:
     value = stated.get(key)
     if value is None:
         return default
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not low <= value <= (high or float("inf"))
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= (high or float("inf")):
         raise SourceError(f"{where}: {key} = {value!r} is out of range")
     return float(value)

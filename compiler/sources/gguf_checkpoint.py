@@ -12,13 +12,14 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
+
 from llmc.compiler.sources.checkpoint import Checkpoint, Rows, StoredDtype, StoredTensor, checkpoint_of
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.gguf_reading import hf_names
 from llmc.compiler.sources.model_config import one_line
-from numpy.typing import NDArray
-from transformers import PreTrainedModel
-from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
 GgufTensor = gguf.ReaderTensor
 
@@ -56,16 +57,12 @@ class _TransformersView:
         placed: dict[str, Any] = {}
         self._process(tensor, _widthless(tensor), placed)
         if len(placed) != 1:
-            raise SourceError(
-                f"{self.path}: tensor {tensor.name} has no place in transformers' model, which drops it"
-            )
+            raise SourceError(f"{self.path}: tensor {tensor.name} has no place in transformers' model, which drops it")
         return next(iter(placed))
 
     def stored(self, name: str, parts: list[GgufTensor], shapes: dict[str, tuple[int, ...]]) -> StoredTensor:
         if name not in shapes:
-            raise SourceError(
-                f"{self.path}: tensor {parts[0].name} maps to {name}, which the model does not have"
-            )
+            raise SourceError(f"{self.path}: tensor {parts[0].name} maps to {name}, which the model does not have")
         shape = shapes[name]
         origin = f"{self.path.name}:{'+'.join(part.name for part in parts)}"
         if len(parts) == 1 and self._is_untouched(parts[0]):
@@ -98,9 +95,7 @@ class _TransformersView:
         result = placed[name]
         return result.numpy() if isinstance(result, torch.Tensor) else np.asarray(result)
 
-    def _process(
-        self, tensor: GgufTensor, values: NDArray[Any], placed: dict[str, Any]
-    ) -> NDArray[Any] | None:
+    def _process(self, tensor: GgufTensor, values: NDArray[Any], placed: dict[str, Any]) -> NDArray[Any] | None:
         """The processed values; None where the processor put them into `placed` itself."""
         result = self.processor.process(  # type: ignore[no-untyped-call]
             weights=values,

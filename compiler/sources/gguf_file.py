@@ -5,6 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+from transformers import PretrainedConfig
+from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.generation import GenerationDefaults, generation_defaults
 from llmc.compiler.sources.gguf_checkpoint import open_gguf_checkpoint
@@ -13,9 +17,6 @@ from llmc.compiler.sources.gguf_reading import HeaderReader, read_gguf_config
 from llmc.compiler.sources.model_config import one_line, require_causal_lm
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 from llmc.compiler.sources.tokenizer import read_gguf_tokenizer
-from transformers import PretrainedConfig
-from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 _FLOATS = ("F32", "F16", "BF16")
 
@@ -39,9 +40,7 @@ def open_gguf(path: Path) -> ModelSource:
     if architecture in GGUF_CONFIG_ARCHS:
         raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported yet")
     if metadata.get("split.count", 1) > 1:
-        raise SourceError(
-            f"{path}: one of {metadata['split.count']} split files; merge them first (gguf-split)"
-        )
+        raise SourceError(f"{path}: one of {metadata['split.count']} split files; merge them first (gguf-split)")
     _check_tensors(path, reader)
     config = _config(path, reader)
     require_causal_lm(config, None, path)
@@ -72,11 +71,7 @@ def _open(path: Path) -> HeaderReader:
 def _scalar_metadata(reader: HeaderReader) -> dict[str, Any]:
     """Every key but the arrays, which are the vocabulary and the like."""
     array = gguf.GGUFValueType.ARRAY
-    return {
-        key: field.contents()
-        for key, field in reader.fields.items()
-        if field.types and field.types[0] != array
-    }
+    return {key: field.contents() for key, field in reader.fields.items() if field.types and field.types[0] != array}
 
 
 def _check_tensors(path: Path, reader: HeaderReader) -> None:
@@ -86,18 +81,14 @@ def _check_tensors(path: Path, reader: HeaderReader) -> None:
             raise SourceError(f"{path}: truncated: tensor {tensor.name} ends past the file's {size} bytes")
         supported = tensor.tensor_type.name in _FLOATS or tensor.tensor_type in gguf.quants._type_traits
         if not supported:
-            raise SourceError(
-                f"{path}: tensor {tensor.name} is stored as {tensor.tensor_type.name}, not supported"
-            )
+            raise SourceError(f"{path}: tensor {tensor.name} is stored as {tensor.tensor_type.name}, not supported")
 
 
 def _config(path: Path, reader: HeaderReader) -> PretrainedConfig:
     try:
         stated = read_gguf_config(path, reader)
         config: PretrainedConfig = CONFIG_MAPPING[stated["model_type"]].from_dict(stated)
-    except (
-        Exception
-    ) as error:  # unknown architecture, missing key, wrong type: all of transformers' own making
+    except Exception as error:  # unknown architecture, missing key, wrong type: all of transformers' own making
         raise SourceError(f"{path}: transformers cannot read its config: {one_line(error)}") from error
     return config
 

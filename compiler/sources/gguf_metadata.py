@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from llmc.compiler.sources.errors import SourceError
 from transformers import PretrainedConfig
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
+
+from llmc.compiler.sources.errors import SourceError
 
 # They fix tensor shapes, and every shape is compared with the module's.
 _SHOWN_BY_SHAPES = frozenset(
@@ -56,9 +57,7 @@ _MEANING: Mapping[str, Callable[[PretrainedConfig], Any]] = {
     "attention.causal": lambda c: True,
     "attention.key_length": _head_dim,
     "attention.value_length": _head_dim,
-    "attention.layer_norm_epsilon": lambda c: getattr(
-        c, "layer_norm_eps", getattr(c, "layer_norm_epsilon", None)
-    ),
+    "attention.layer_norm_epsilon": lambda c: getattr(c, "layer_norm_eps", getattr(c, "layer_norm_epsilon", None)),
     "attention.layer_norm_rms_epsilon": lambda c: getattr(c, "rms_norm_eps", None),
     "attention.sliding_window": lambda c: getattr(c, "sliding_window", None),
     "attn_logit_softcapping": lambda c: getattr(c, "attn_logit_softcapping", None),
@@ -72,9 +71,7 @@ _MEANING: Mapping[str, Callable[[PretrainedConfig], Any]] = {
 }
 
 
-def check_metadata(
-    metadata: Mapping[str, Any], architecture: str, config: PretrainedConfig, path: Path
-) -> None:
+def check_metadata(metadata: Mapping[str, Any], architecture: str, config: PretrainedConfig, path: Path) -> None:
     """Raise SourceError for the first key of the architecture that acts and is not honoured by the config."""
     mapped: dict[str, Any] = {}
     for known in (architecture, config.model_type):
@@ -91,8 +88,7 @@ def check_metadata(
         expected = meaning(config)
         if not _agree(value, expected):
             raise SourceError(
-                f"{path}: metadata {key} = {value!r} is not honoured by transformers, whose config says "
-                f"{expected!r}"
+                f"{path}: metadata {key} = {value!r} is not honoured by transformers, whose config says {expected!r}"
             )
 
 

@@ -11,6 +11,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.safetensors_checkpoint import checkpoint_files
 
@@ -49,12 +50,8 @@ def _snapshot(hub_id: str, patterns: list[str]) -> Path:
             f"{hub_id}: no such file here, not in the hub's cache, and no network to fetch it from the hub"
         ) from None
     except GatedRepoError:
-        raise SourceError(
-            f"{hub_id}: gated on the hub: accept its terms there and log in (hf auth login)"
-        ) from None
+        raise SourceError(f"{hub_id}: gated on the hub: accept its terms there and log in (hf auth login)") from None
     except (RepositoryNotFoundError, RevisionNotFoundError):
         raise SourceError(f"{hub_id}: no such file here and no such model on the hub") from None
     except (HfHubHTTPError, OSError, ValueError) as error:
-        raise SourceError(
-            f"{hub_id}: the hub could not be read: {' '.join(str(error).split())[:300]}"
-        ) from error
+        raise SourceError(f"{hub_id}: the hub could not be read: {' '.join(str(error).split())[:300]}") from error

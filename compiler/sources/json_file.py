@@ -16,9 +16,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from None
     except json.JSONDecodeError as error:
-        raise SourceError(
-            f"{path}: malformed JSON at line {error.lineno} column {error.colno}: {error.msg}"
-        ) from None
+        raise SourceError(f"{path}: malformed JSON at line {error.lineno} column {error.colno}: {error.msg}") from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"{path}: malformed JSON: {type(error).__name__}") from None
     if not isinstance(value, dict):

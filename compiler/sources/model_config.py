@@ -4,11 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from llmc.compiler.sources.errors import SourceError
-from llmc.compiler.sources.json_file import read_json_object
 from transformers import PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from llmc.compiler.sources.errors import SourceError
+from llmc.compiler.sources.json_file import read_json_object
 
 # Written by transformers about the file itself, not about the model.
 _BOOKKEEPING = frozenset({"_name_or_path", "architectures", "model_type", "transformers_version"})
@@ -37,9 +38,7 @@ def build_config(raw: dict[str, Any], where: Path) -> PretrainedConfig:
         raise SourceError(f"{where}: no model_type, so the architecture is unknown")
     if model_type not in CONFIG_MAPPING:
         if "auto_map" in raw:
-            raise SourceError(
-                f"{where}: model_type {model_type!r} needs remote code (auto_map), which llmc never runs"
-            )
+            raise SourceError(f"{where}: model_type {model_type!r} needs remote code (auto_map), which llmc never runs")
         raise SourceError(f"{where}: transformers does not know model_type {model_type!r}")
     try:
         config = CONFIG_MAPPING[model_type].from_dict(raw)
@@ -59,8 +58,7 @@ def require_causal_lm(config: PretrainedConfig, architectures: object, where: Pa
         return
     if not isinstance(architectures, list) or not known & {str(name) for name in architectures}:
         raise SourceError(
-            f"{where}: architectures {architectures} is not a causal LM, "
-            f"expected {' or '.join(sorted(known))}"
+            f"{where}: architectures {architectures} is not a causal LM, expected {' or '.join(sorted(known))}"
         )
 
 
@@ -96,9 +94,7 @@ def _refuse_quantized(folder: Path, raw: dict[str, Any]) -> None:
             if stated is None:
                 continue
             method = (
-                stated.get("quant_method") or stated.get("quantization_method")
-                if isinstance(stated, dict)
-                else None
+                stated.get("quant_method") or stated.get("quantization_method") if isinstance(stated, dict) else None
             )
             raise SourceError(
                 f"{folder / 'config.json'}: quantised checkpoint "

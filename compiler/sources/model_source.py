@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from transformers import PretrainedConfig, PreTrainedModel
+
 from llmc.compiler.sources.checkpoint import Checkpoint
 from llmc.compiler.sources.generation import GenerationDefaults
 from llmc.compiler.sources.tokenizer import TokenizerFiles
-from transformers import PretrainedConfig, PreTrainedModel
 
 
 class SourceFormat(Enum):

@@ -4,11 +4,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
 from llmc.compiler.sources.checkpoint import Checkpoint, Rows, StoredDtype, StoredTensor, checkpoint_of
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.json_file import read_json_object
-from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -30,9 +31,7 @@ def checkpoint_files(folder: Path) -> tuple[Path, ...]:
         return tuple(folder / name for name in sorted(set(_weight_map(folder).values())))
     for pattern in _PICKLES:
         for pickle in sorted(folder.glob(pattern)):
-            raise SourceError(
-                f"{pickle}: pickle checkpoints can run code and are not read, convert it to safetensors"
-            )
+            raise SourceError(f"{pickle}: pickle checkpoints can run code and are not read, convert it to safetensors")
     raise SourceError(f"{folder}: no weights: expected {_SINGLE} or {_INDEX}")
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmc.compiler.sources.errors import SourceError
-from llmc.compiler.sources.model_config import one_line
 from transformers import AutoTokenizer
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
+
+from llmc.compiler.sources.errors import SourceError
+from llmc.compiler.sources.model_config import one_line
 
 _ANY_TOKENIZER_FILE = (
     "tokenizer.json",
@@ -42,10 +43,7 @@ class TokenizerFiles:
     @property
     def tokenizer_config_json(self) -> str:
         """A tokenizer_config.json with the special tokens' names, for the engine folder."""
-        return (
-            json.dumps({**self.special_tokens, "add_bos_token": self.add_bos}, indent=2, sort_keys=True)
-            + "\n"
-        )
+        return json.dumps({**self.special_tokens, "add_bos_token": self.add_bos}, indent=2, sort_keys=True) + "\n"
 
 
 def read_tokenizer(folder: Path) -> TokenizerFiles | None:
@@ -64,9 +62,7 @@ def read_gguf_tokenizer(path: Path) -> TokenizerFiles:
     try:
         # The class AutoTokenizer may pick adds nothing to the backend that is built from the metadata, and
         # picking it would parse the whole file again.
-        tokenizer = TokenizersBackend.from_pretrained(
-            str(path.parent), gguf_file=path.name, local_files_only=True
-        )
+        tokenizer = TokenizersBackend.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
     except Exception as error:
         raise SourceError(f"{path}: the tokenizer cannot be built: {one_line(error)}") from error
     return _files(tokenizer, path)
@@ -82,9 +78,7 @@ def _files(tokenizer: Any, where: Path) -> TokenizerFiles:
     tokenizer_json = backend.to_str()
     model_kind = json.loads(tokenizer_json)["model"].get("type")
     if tokenizer.clean_up_tokenization_spaces and model_kind != "BPE":  # for BPE transformers ignores it too
-        raise SourceError(
-            f"{where}: clean_up_tokenization_spaces of a {model_kind} tokenizer is not supported"
-        )
+        raise SourceError(f"{where}: clean_up_tokenization_spaces of a {model_kind} tokenizer is not supported")
     encoded = tokenizer("x")["input_ids"]
     vocabulary = backend.get_vocab(with_added_tokens=True)
     return TokenizerFiles(

@@ -10,7 +10,7 @@
 namespace llmc {
 
 constexpr int BLOCK = 32;   // positions of a KV block
-constexpr int GROUP16 = 16; // positions side by side in K
+
 
 struct KvBf16 {
   static constexpr int64_t k_bytes(int64_t d) { return BLOCK * round_up(d, 2) * 2; }

@@ -36,12 +36,19 @@ struct StoreRows {
   float* out;
   int64_t stride;
   const float* bias;  // [n], or null
-  LLMC_INLINE f32x16 biased(const float* bias, f32x16 y, int n) { return bias ? y + load(bias, n) : y; }
   inline __attribute__((always_inline)) void operator()(int row, int col, int n, f32x16 a, f32x16 b) const {
     float* y = out + row * stride + col;
-    const float* s = bias ? bias + col : nullptr;
-    store(y, biased(s, a, n), n);
-    if (n > 16) store(y + 16, biased(s ? s + 16 : s, b, n - 16), n - 16);
+    if (bias) {
+      a = a + load(bias + col, n);
+      b = b + load(bias + col + 16, n - 16);
+    }
+    if (n == PANEL) {
+      store(y, a);
+      store(y + 16, b);
+    } else {
+      store(y, a, n);
+      store(y + 16, b, n - 16);
+    }
   }
 };
 
@@ -60,9 +67,9 @@ template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
     case 1: return tile<F, 1, P>(t);
 #if defined(LLMC_AVX512) || defined(LLMC_AVX2)
     case 2: return tile<F, 2, P>(t);
-    case 3: return tile<F, 3, P>(t);
 #endif
 #if defined(LLMC_AVX512)
+    case 3: return tile<F, 3, P>(t);
     case 4: return tile<F, 4, P>(t);
     case 5: return tile<F, 5, P>(t);
     case 6: return tile<F, 6, P>(t);
@@ -73,17 +80,17 @@ template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
 template <class F, class Epilogue>
 LLMC_INLINE void finish_tile(const Weights& w, const float* out, int64_t row, int rows, int64_t panel, int panels,
                              const Epilogue& epilogue) {
-  for (int r = 0; r < rows; ++r)
-    for (int p = 0; p < panels; ++p) {
+  for (int p = 0; p < panels; ++p) {
+    const int64_t col = (panel + p) * PANEL;
+    const int n = (int)(w.n - col < PANEL ? w.n - col : PANEL);
+    const bool scaled = w.scales != nullptr;
+    const f32x16 low = scaled ? load(w.scales + col) : splat(1.0f), high = scaled ? load(w.scales + col + 16) : low;
+    for (int r = 0; r < rows; ++r) {
       const float* y = out + r * OUT_STRIDE + p * PANEL;
-      int64_t col = (panel + p) * PANEL;
       f32x16 a = load(y), b = load(y + 16);
-      if (w.scales) {
-        a = a * load(w.scales + col);
-        b = b * load(w.scales + col + 16);
-      }
-      epilogue((int)(row + r), (int)col, (int)(w.n - col < PANEL ? w.n - col : PANEL), a, b);
+      epilogue((int)(row + r), (int)col, n, scaled ? a * low : a, scaled ? b * high : b);
     }
+  }
 }
 
 // One call of linear: what stays the same over its blocks.
@@ -104,8 +111,8 @@ template <class F, class Epilogue> struct LinearCall {
     while (row < end) {
       int rows = end - row < TILE_ROWS ? (int)(end - row) : TILE_ROWS;
       Tile t = tile_at(row, panel, ahead, out, scratch);
-      if (panels == 2) run_tile<F, 2>(rows, t);
-      else run_tile<F, 1>(rows, t);
+      if (TILE_PANELS == 1 || panels == 1) run_tile<F, 1>(rows, t);
+      else run_tile<F, TILE_PANELS>(rows, t);
       finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
       row += rows;
       ahead = 0;

@@ -154,6 +154,8 @@ LLMC_INLINE i32x16 dot_i8(i32x16 acc, i32x16 u, i32x16 s) {
   i32x16 r; LLMC_PARTS r.p[i] = part_dot_i8(acc.p[i], u.p[i], s.p[i]); return r;
 }
 
+// Keeps the compiler from holding on to what it loaded before.
+LLMC_INLINE void load_again() { asm volatile("" ::: "memory"); }
 LLMC_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 
 }  // namespace llmc

@@ -25,9 +25,9 @@ constexpr bool BF16_PAIRS = false;
 #if defined(LLMC_AVX512)
 constexpr int TILE_ROWS = 6, TILE_PANELS = 2;  // 24 accumulators of 32 registers
 #elif defined(LLMC_AVX2)
-constexpr int TILE_ROWS = 3, TILE_PANELS = 1;  // 12 of 16
+constexpr int TILE_ROWS = 2, TILE_PANELS = 1;  // 8 of 16, two to a f32x16
 #else
-constexpr int TILE_ROWS = 1, TILE_PANELS = 1;  // 8 of 16
+constexpr int TILE_ROWS = 1, TILE_PANELS = 1;  // 8 of 16, four to a f32x16
 #endif
 constexpr int OUT_STRIDE = 2 * PANEL;  // floats between two rows of a tile's result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
@@ -37,10 +38,12 @@ def build(target: CpuTarget, toolchain: Toolchain, folder: Path) -> Path:
     """The harness for a target, built once per content: workers of pytest-xdist share `folder`."""
     content = repr((sorted(harness_sources().items()), target, toolchain))
     out = folder / f"harness-{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
-    if not out.exists():
-        private = folder / f"{out.name}.{os.getpid()}"
-        compile_library(harness_sources(), target, private, toolchain)
-        private.replace(out)
+    with out.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not out.exists():
+            private = out.with_suffix(".partial")
+            compile_library(harness_sources(), target, private, toolchain)
+            private.replace(out)
     return out
 
 

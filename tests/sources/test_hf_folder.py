@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, processors
+from transformers import AutoTokenizer, LlamaForCausalLM
+
 from llmc.compiler.sources.checkpoint import StoredDtype
 from llmc.compiler.sources.generation import GenerationDefaults
 from llmc.compiler.sources.model_source import SourceFormat
 from llmc.compiler.sources.resolve import open_source
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, processors
-from transformers import AutoTokenizer, LlamaForCausalLM
 
 
 def test_everything_of_a_folder_is_found(folder: Path) -> None:
@@ -87,9 +88,7 @@ def test_chat_template_file_wins_and_missing_tokenizer_is_none(folder: Path) -> 
     assert open_source(str(folder)).tokenizer is None
 
 
-def test_config_keys_that_transformers_ignores_are_listed(
-    folder: Path, edit_json: Callable[..., None]
-) -> None:
+def test_config_keys_that_transformers_ignores_are_listed(folder: Path, edit_json: Callable[..., None]) -> None:
     edit_json(
         "config.json",
         foo_scale=3.0,
@@ -103,9 +102,7 @@ def test_config_keys_that_transformers_ignores_are_listed(
     assert source.config.rope_parameters["factor"] == 2.0  # translated, not ignored
 
 
-def test_without_a_generation_config_the_model_config_speaks(
-    folder: Path, edit_json: Callable[..., None]
-) -> None:
+def test_without_a_generation_config_the_model_config_speaks(folder: Path, edit_json: Callable[..., None]) -> None:
     (folder / "generation_config.json").unlink()
     edit_json("config.json", do_sample=True, top_k=7, eos_token_id=[2, 3])
     generation = open_source(str(folder)).generation

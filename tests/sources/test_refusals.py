@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.resolve import open_source
-from safetensors.torch import load_file, save_file
 
 Edit = Callable[..., None]
 

@@ -1,0 +1,143 @@
+"""HF model -> captured IR: the module traced, its parameters bound to the checkpoint, nothing computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import fx
+from transformers import PretrainedConfig, PreTrainedModel
+
+from llmc.compiler.capture import aten_layers, aten_pointwise, aten_shape  # noqa: F401  (registers handlers)
+from llmc.compiler.capture.buffers import evaluate_buffers
+from llmc.compiler.capture.errors import CaptureError
+from llmc.compiler.capture.export import Exported, export, meta_model
+from llmc.compiler.capture.importer import Importer
+from llmc.compiler.capture.parameters import Parameters, bind
+from llmc.compiler.capture.sizes import Sizes, ir_dtype
+from llmc.compiler.ir.graph import Builder, Graph, Node, Value, eliminate_dead_code
+from llmc.compiler.ir.ops.constant import Origin, Scalar, Source, Weight, WeightExpr
+from llmc.compiler.ir.verify import verify
+from llmc.compiler.sources.checkpoint import Checkpoint, StoredTensor
+from llmc.compiler.sources.model_source import ModelSource
+
+OpenCheckpoint = Callable[[PreTrainedModel], Checkpoint]
+
+_WRAPPER = "model."
+"""Where the traced step keeps the HF module; not part of state_dict names."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A model as IR: inputs %ids and %positions i64[B, S], output the logits f32[B, S, V]."""
+
+    graph: Graph
+    model_class: str
+    checkpoint: Checkpoint = field(repr=False)
+    buffers: Mapping[str, NDArray[Any]] = field(repr=False)
+    ignored_tensors: tuple[str, ...]
+    untied: tuple[str, ...]
+
+    def read(self, source: Source) -> NDArray[Any]:
+        """The values a weight expression's leaf stands for; floats of the checkpoint as float32."""
+        if source.origin is Origin.BUFFER:
+            return self.buffers[source.name]
+        return self.stored(source).read_f32()
+
+    def stored(self, source: Source) -> StoredTensor:
+        """The checkpoint tensor behind a leaf, for reading a part of it."""
+        return self.checkpoint[source.name]
+
+
+def capture(source: ModelSource) -> Captured:
+    """Capture a model. CaptureError, one line, for what cannot be expressed; SourceError for a bad checkpoint."""
+    return capture_with(source.config, source.checkpoint)
+
+
+def capture_with(config: PretrainedConfig, open_checkpoint: OpenCheckpoint) -> Captured:
+    """Capture the causal LM of a config with the checkpoint that `open_checkpoint` gives for its module."""
+    model = meta_model(config)
+    checkpoint = open_checkpoint(model)
+    parameters = bind(model, checkpoint)
+    exported = export(model)
+    graph, buffers = import_program(exported, parameters)
+    verify(graph)
+    return Captured(graph, type(model).__name__, checkpoint, buffers, parameters.ignored, parameters.untied)
+
+
+def import_program(exported: Exported, parameters: Parameters) -> tuple[Graph, dict[str, NDArray[Any]]]:
+    """The exported program as a captured graph, and the values of the buffers it uses."""
+    program = exported.program
+    if mutated := program.graph_signature.buffers_to_mutate:
+        name = next(iter(mutated.values())).removeprefix(_WRAPPER)
+        raise CaptureError(f"the model changes its buffer {name} while it runs, which is not supported")
+    sizes = Sizes.of(program)
+    builder = Builder()
+    inputs: dict[str, Value] = {}
+    constants = _Constants(exported, parameters, builder)
+    env: dict[fx.Node, Value] = {}
+    for node in program.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        if node.name in ("ids", "positions"):
+            inputs[node.name] = env[node] = Value(sizes.type(node.meta["val"], node.name), node.name)
+        elif node.users:
+            env[node] = constants.value(node)
+    importer = Importer(builder, sizes, inputs["ids"])
+    importer.env.update(env)
+    importer.run(program.graph)
+    (output,) = (node for node in program.graph.nodes if node.op == "output")
+    (logits,) = (importer.env[node] for node in output.args[0])
+    assert isinstance(logits, Value)
+    graph = Graph("captured", (inputs["ids"], inputs["positions"]), (logits,), tuple(builder.nodes))
+    graph = eliminate_dead_code(graph)
+    used = constants.buffers_in(graph.nodes)
+    return graph, constants.values(used)
+
+
+class _Constants:
+    """The program's parameters, buffers and lifted tensors as weights and scalars."""
+
+    def __init__(self, exported: Exported, parameters: Parameters, builder: Builder) -> None:
+        self.model: PreTrainedModel = exported.model
+        self.program = exported.program
+        self.parameters = parameters
+        self.builder = builder
+        signature = self.program.graph_signature
+        self.names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        self.lifted: dict[str, str] = signature.inputs_to_lifted_tensor_constants
+
+    def value(self, node: fx.Node) -> Value:
+        if node.name in self.lifted:
+            return self._lifted(self.lifted[node.name])
+        name = self.names[node.name].removeprefix(_WRAPPER)
+        # torch keeps one placeholder for tied parameters, under either name
+        name = self.model.all_tied_weights_keys.get(name, name)
+        expr: WeightExpr
+        if name in self.parameters.exprs:
+            expr = self.parameters.exprs[name]
+        else:
+            buffer = self.model.get_buffer(name)
+            expr = Source(name, ir_dtype(buffer.dtype, name), tuple(buffer.shape), Origin.BUFFER)
+        return self.builder.add(Weight(expr), loc=name.rpartition(".")[0], name=name)
+
+    def buffers_in(self, nodes: tuple[Node, ...]) -> set[str]:
+        weights = (node.op.expr for node in nodes if isinstance(node.op, Weight))
+        return {expr.name for expr in weights if isinstance(expr, Source) and expr.origin is Origin.BUFFER}
+
+    def values(self, names: set[str]) -> dict[str, NDArray[Any]]:
+        known = {name: self.program.constants[name].numpy() for name in names if name in self.program.constants}
+        own = {name for name in names - known.keys()}
+        return evaluate_buffers(self.model, own) | known
+
+    def _lifted(self, name: str) -> Value:
+        """A tensor that modeling code makes out of Python numbers."""
+        tensor = self.program.constants[name]
+        if tensor.device.type == "meta":
+            raise CaptureError(f"a constant tensor ({name}, {list(tensor.shape)}) of the model has no value")
+        dtype = ir_dtype(tensor.dtype, name)
+        if tensor.dim() == 0:
+            return self.builder.add(Scalar(float(tensor), dtype), name=name)
+        return self.builder.add(Weight(Source(name, dtype, tuple(tensor.shape), Origin.BUFFER)), name=name)

@@ -1,0 +1,69 @@
+"""`llmc verify`: a table per text and the totals."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from llmc.compiler.sources.errors import SourceError
+from llmc.compiler.sources.resolve import open_source
+from llmc.compiler.verification import Verdict, compare, read_texts, reference_logits, reference_model
+from llmc.compiler.verify_texts import sequences
+from llmc.runtime.engine import Engine
+from llmc.runtime.errors import RuntimeFailure
+
+EXIT_REFUSED = 2
+
+
+def verify_engine(engine: Path, model: str, texts: Path | None, as_json: bool) -> int:
+    """Compare and print; returns the exit code."""
+    console = Console(stderr=True)
+    try:
+        with Engine.load(engine, max_batch=1, max_rows=64) as loaded, Progress(console=console, transient=True) as bars:
+            given = [loaded.encode(t) for t in read_texts(texts)] if texts else sequences(loaded.encode)
+            task = bars.add_task("loading the reference", total=len(given))
+            reference = reference_model(open_source(model))
+            bars.update(task, description="comparing")
+            verdict = compare(
+                given,
+                lambda ids: loaded.logits(ids),
+                lambda ids: reference_logits(reference, ids),
+                lambda: bars.advance(task),
+            )
+    except (RuntimeFailure, SourceError) as error:
+        print(f"llmc: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_REFUSED
+    if as_json:
+        print(json.dumps(verdict.to_json(), indent=1))
+    else:
+        _show(verdict)
+    return 0
+
+
+def _show(verdict: Verdict) -> None:
+    table = Table(title=f"{verdict.num_positions} positions of {len(verdict.texts)} texts against transformers float32")
+    for column in ("tokens", "relative error", "mean KL", "max KL", "other top-1", "its largest gap"):
+        table.add_column(column, justify="right")
+    for text in verdict.texts:
+        table.add_row(
+            str(text.num_tokens),
+            f"{text.relative_error:.2e}",
+            f"{text.mean_kl:.2e}",
+            f"{text.max_kl:.2e}",
+            str(text.wrong_top1),
+            f"{text.wrong_top1_gap:.4f}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"relative logit error, largest   {verdict.relative_error:.3e}")
+    console.print(f"KL, mean / largest              {verdict.mean_kl:.3e} / {verdict.max_kl:.3e} nats")
+    console.print(
+        f"same top-1                      {verdict.top1_agreement:.4%} of all, "
+        f"{verdict.top1_agreement_gap_001:.4%} where the gap exceeds 0.001, "
+        f"{verdict.top1_agreement_gap_1:.4%} where it exceeds 0.1"
+    )

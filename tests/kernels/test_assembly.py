@@ -1,0 +1,44 @@
+"""The compiler keeps the micro-kernels' accumulators in registers: no vector is stored to the stack."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from llmc.codegen.toolchain import compile_library, find_toolchain
+from llmc.compiler.targets import find_target
+
+from .conftest import harness_sources
+
+SPILL = re.compile(r"\bvmov\w*\s+%[xyz]mm\d+, .*\(%r[sb]p\b")
+KERNELS = re.compile(r"^(_ZN4llmc\w*?(?:4tile|8amx_tile|10score_tile|10value_tile)I\w+):[^\n]*$(.*?)^\.Lfunc_end", re.M | re.S)
+
+
+def assembly(target_name: str, unit: str, folder: Path) -> str:
+    """The unit's assembly, by the flags that engines are compiled with."""
+    sources = harness_sources()
+    target = find_target(target_name)
+    report = compile_library({"x.cpp": ""}, target, folder / "x.so", find_toolchain({}))
+    command = [part for part in report.command if part not in ("-c", "x.cpp", "x.o", "-o")]
+    for name, text in sources.items():
+        (folder / name).write_text(text)
+    subprocess.run([*command, "-S", unit, "-o", "unit.s"], cwd=folder, check=True)
+    return (folder / "unit.s").read_text()
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4+vnni+bf16+amx", "x86-64-v4+vnni+bf16", "x86-64-v3"])
+@pytest.mark.parametrize(("unit", "least"), [("harness_linear.cpp", 10), ("harness_attention.cpp", 8)])
+def test_micro_kernels_do_not_spill(tmp_path: Path, target: str, unit: str, least: int) -> None:
+    found = KERNELS.findall(assembly(target, unit, tmp_path))
+    assert len(found) >= least
+    spills = {name: lines for name, body in found if (lines := SPILL.findall(body))}
+    assert not spills
+
+
+def test_the_pattern_sees_a_spill() -> None:
+    assert SPILL.search("\tvmovups\t%zmm3, 64(%rsp)                # 64-byte Spill")
+    assert SPILL.search("\tvmovaps\t%ymm3, -32(%rbp)")
+    assert not SPILL.search("\tvmovups\t%zmm3, 64(%rdi)")
+    assert not SPILL.search("\tvmovups\t64(%rsp), %zmm3")
