@@ -138,6 +138,9 @@ class _Flattener:
         rest = tuple(d for d, o in zip(padded, out, strict=True) if o not in self.row_dims)
         if any(d in self.row_dims for d in rest):
             raise self.refuse(node, "aligns positions with another axis")
+        if not form.rowed:
+            while rest and rest[0] == 1:  # a constant broadcasts from the right: norm weights stay [width]
+                rest = rest[1:]
         return self.view(form.value, (*self.head(form), *rest))
 
     def check_rows(self, form: _Form, out: tuple[Dim, ...], node: Node) -> None:
