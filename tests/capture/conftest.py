@@ -1,5 +1,6 @@
 """Tiny random models whose settings bite, and HF eager as the oracle."""
 
+import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -224,16 +225,14 @@ def oracle() -> ModuleType:
     return sys.modules[__name__]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def capture_family() -> CaptureFamily:
-    """capture_family("llama", **config overrides): the eager model of the family, and a capture.
+    """capture_family("llama"): the family's eager model and its capture, made once."""
 
-    Overrides change the config that is captured; weights are those of the family's own config.
-    """
-
-    def make(family: str, **overrides: Any) -> tuple[PreTrainedModel, Captured]:
+    @functools.cache
+    def make(family: str) -> tuple[PreTrainedModel, Captured]:
         model = eager_model(config_of(family))
-        return model, capture_with(config_of(family, **overrides), lambda _: checkpoint_from(model))
+        return model, capture_with(config_of(family), lambda _: checkpoint_from(model))
 
     return make
 
