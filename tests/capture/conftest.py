@@ -120,6 +120,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
     "gpt2": ("gpt2", {**_GPT2, "scale_attn_by_inverse_layer_idx": True}),
+    "gptj": ("gptj", {**_GPT2, "rotary_dim": 4}),
+    "apertus": ("apertus", _gqa()),
     "gpt_neox": (
         "gpt_neox",
         _mha(rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),

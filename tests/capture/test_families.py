@@ -52,6 +52,8 @@ def error(oracle: Any, model: PreTrainedModel, captured: Captured, batch: int, s
         "gemma3",
         "phi3",
         "gpt2",
+        "gptj",
+        "apertus",
         "gpt_neox",
         "gpt_neox-sequential",
         "olmo",
