@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from llmc.codegen.packing import round_bf16, widen_bf16
 
 from .conftest import Kernels
@@ -21,7 +22,10 @@ class Args(ctypes.Structure):
     """AttentionArgs of harness_attention.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("q_heads", "kv_heads", "d", "dv", "window", "num_seqs", "table_stride", "bf16")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("q_heads", "kv_heads", "d", "dv", "window", "num_seqs", "table_stride", "bf16")
+        ),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("sinks", "slopes", "seq_starts", "positions", "tables", "pool")),
@@ -113,7 +117,9 @@ class Cache:
         self.sinks = case.head_values(1) if case.sinks else None
         self.slopes = case.slopes() if case.alibi else None
         self.starts = np.cumsum([0, *(end - begin for _, begin, end in step)]).astype(np.int32)
-        self.positions = np.concatenate([np.arange(b, e, dtype=np.int32) for _, b, e in step] or [np.zeros(0, np.int32)])
+        self.positions = np.concatenate(
+            [np.arange(b, e, dtype=np.int32) for _, b, e in step] or [np.zeros(0, np.int32)]
+        )
         self.step_tables = np.ascontiguousarray(self.tables[[s for s, _, _ in step]])
         pool = self.pool.ctypes.data if hasattr(self, "pool") else None
         return Args(
@@ -123,12 +129,16 @@ class Cache:
             pool, getattr(self, "block_bytes", 0), getattr(self, "slot_offset", 0), max(self.lengths),
         )  # fmt: skip
 
-    def run(self, step: list[tuple[int, int, int]], data: list[tuple[Floats, Floats, Floats]], threads: int) -> list[Floats]:
+    def run(
+        self, step: list[tuple[int, int, int]], data: list[tuple[Floats, Floats, Floats]], threads: int
+    ) -> list[Floats]:
         """step: (sequence, begin, end) token ranges. Returns the rows of each range."""
         args = self.args(step)
         q, k, v = (np.concatenate([data[s][i][b:e].reshape(e - b, -1) for s, b, e in step]) for i in range(3))
         out = np.full((len(q), self.case.q_heads * self.case.dv), np.nan, np.float32)
-        assert not self.kernels.lib.run_attention(ctypes.byref(args), pointer(q), pointer(k), pointer(v), pointer(out), threads)
+        assert not self.kernels.lib.run_attention(
+            ctypes.byref(args), pointer(q), pointer(k), pointer(v), pointer(out), threads
+        )
         return np.split(out, self.starts[1:-1])
 
 
