@@ -106,9 +106,9 @@ class Cache:
         blocks = self.stride * len(lengths)
         order = np.random.default_rng(5).permutation(blocks + 3)[:blocks]
         self.tables = order.reshape(len(lengths), self.stride).astype(np.int32)
+        self.pool, self.block_bytes, self.slot_offset = aligned(0), 0, 128
         args = self.args([])
         kernels.lib.slot_bytes.restype = ctypes.c_int64
-        self.slot_offset = 128
         self.block_bytes = kernels.lib.slot_bytes(ctypes.byref(args)) + 192
         self.pool = aligned((blocks + 3) * self.block_bytes, 0xFF)
 
@@ -117,17 +117,15 @@ class Cache:
         self.sinks = case.head_values(1) if case.sinks else None
         self.slopes = case.slopes() if case.alibi else None
         self.starts = np.cumsum([0, *(end - begin for _, begin, end in step)]).astype(np.int32)
-        self.positions = np.concatenate(
-            [np.arange(b, e, dtype=np.int32) for _, b, e in step] or [np.zeros(0, np.int32)]
-        )
+        self.positions = np.concatenate([np.zeros(0, np.int32), *(np.arange(b, e, dtype=np.int32) for _, b, e in step)])
         self.step_tables = np.ascontiguousarray(self.tables[[s for s, _, _ in step]])
-        pool = self.pool.ctypes.data if hasattr(self, "pool") else None
+        arrays = (self.sinks, self.slopes, self.starts, self.positions, self.step_tables, self.pool)
         return Args(
-            case.q_heads, case.kv_heads, case.d, case.dv, case.window, len(step), self.stride, int(case.bf16),
-            case.scale, case.softcap,
-            *(a.ctypes.data if a is not None else None for a in (self.sinks, self.slopes, self.starts, self.positions, self.step_tables)),
-            pool, getattr(self, "block_bytes", 0), getattr(self, "slot_offset", 0), max(self.lengths),
-        )  # fmt: skip
+            *(case.q_heads, case.kv_heads, case.d, case.dv, case.window, len(step), self.stride, int(case.bf16)),
+            *(case.scale, case.softcap),
+            *(None if a is None else a.ctypes.data for a in arrays),
+            *(self.block_bytes, self.slot_offset, max(self.lengths)),
+        )
 
     def run(
         self, step: list[tuple[int, int, int]], data: list[tuple[Floats, Floats, Floats]], threads: int

@@ -172,6 +172,11 @@ def test_greedy_takes_the_lowest_of_equal_ids(kernels: Kernels, valid: int) -> N
 ASKS = {
     "temperature": {"temperature": 0.7},
     "hot": {"temperature": 3.0},
+    "top_k of nearly all": {"top_k": 990},
+    "top_k beyond the vocabulary": {"top_k": 5000, "top_p": 0.5},
+    "top_p of nearly all": {"top_p": 0.9999999},
+    "cold with unlikely tokens": {"temperature": 0.1, "top_k": 500, "top_p": 0.99},
+    "min_p tiny": {"min_p": 1e-9},
     "top_k": {"top_k": 10},
     "top_k 1": {"top_k": 1},
     "top_p": {"top_p": 0.8},
