@@ -24,12 +24,12 @@ from llmc.compiler.ir.ops.constant import (
 )
 from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.compiler.ir.ops.shape import Concat, Slice
-from llmc.compiler.ir.reference import apply_op
+from llmc.compiler.ir.reference import apply_op, constant
 from llmc.compiler.ir.types import DType
 
 Array = npt.NDArray[np.generic]
 DATA_ALIGNMENT = 4096
-TENSOR_ALIGNMENT = 64
+TENSOR_ALIGNMENT = 128  # 32 floats: kernels load the channel scales of whole panels
 CHUNK_BYTES = 16 << 20
 
 
@@ -51,7 +51,7 @@ class PlacedWeight:
 
 
 def place_weights(exprs: Sequence[WeightExpr]) -> list[PlacedWeight]:
-    """Names and offsets in the given order, each on a cache line."""
+    """Names and offsets in the given order, each at and up to a multiple of TENSOR_ALIGNMENT."""
     placed: list[PlacedWeight] = []
     taken: set[str] = set()
     offset = 0
@@ -71,7 +71,8 @@ def place_weights(exprs: Sequence[WeightExpr]) -> list[PlacedWeight]:
 def weight_name(expr: WeightExpr) -> str:
     """The checkpoint tensors a weight is made of, joined; scales of a quantised weight end in .scale."""
     is_scale = expr.type.dtype is DType.F32 and any(isinstance(o, QuantizeChannels) for o in _ops(expr))
-    return "+".join(dict.fromkeys(s.name for s in sources(expr))) + (".scale" if is_scale else "")
+    names = "+".join(dict.fromkeys(s.name for s in sources(expr))) or "constant"
+    return names + (".scale" if is_scale else "")
 
 
 def sources(expr: WeightExpr) -> list[Source]:
@@ -155,8 +156,8 @@ class Evaluator:
         match expr:
             case Source():
                 return self.reader.read(expr, None)
-            case Literal(value):
-                return np.asarray(value, np.float32)
+            case Literal():
+                return constant(expr)
             case Apply(op, args):
                 result = apply_op(op, [self.whole(a) for a in args])
                 self.last = (expr, result)
@@ -200,8 +201,7 @@ class Evaluator:
 
     def _interleave(self, op: Interleave, args: tuple[WeightExpr, ...], start: int, stop: int) -> Array:
         period = op.rows * len(args)
-        if start % period and stop - start != period:
-            return self.whole(Apply(op, args))[start:stop]
         n = args[0].type.static_shape()[0]
-        lo, hi = start // period * op.rows, min(-(-stop // period) * op.rows, n)
-        return apply_op(op, [self.rows(a, lo, hi) for a in args])[: stop - start]
+        first = start // period
+        lo, hi = first * op.rows, min(-(-stop // period) * op.rows, n)
+        return apply_op(op, [self.rows(a, lo, hi) for a in args])[start - first * period : stop - first * period]

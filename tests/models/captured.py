@@ -220,3 +220,16 @@ def gemma(layers: int = 2) -> Graph:
     logits = c.add(Linear(), c.rms_norm(x, "norm", plus_one=True), c.weight("embed.weight", 110, 64))
     capped = c.mul(c.unary(UnaryFn.TANH, c.binary(BinaryFn.DIV, logits, 3.0)), 3.0)
     return c.graph(capped)
+
+
+def twin() -> Graph:
+    """Two attentions of one input side by side, with keys of different widths, one of them windowed."""
+    c = Captured()
+    x = c.embed("embed.weight", 100, 32)
+    n = c.rms_norm(x, "norm1")
+    results = []
+    for name, dim, window in (("a", 8, None), ("b", 16, 4)):
+        q, k, v = (c.heads(c.linear(n, f"{name}.{p}", 2 * dim), 2) for p in "qkv")
+        results.append(c.attend(q, k, v, Attention(dim**-0.5, Mask(window=window))))
+    both = c.linear(c.add(Concat(2), *results), "o", 32)
+    return c.graph(c.linear(c.rms_norm(c.plus(x, both), "norm2"), "lm_head", 100))
