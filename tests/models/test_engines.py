@@ -33,9 +33,9 @@ TOLERANCE = {Scheme.F32: 1e-5, Scheme.BF16: 2.0**-7, Scheme.INT8: 1 / 64}
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Built, Scheme]:
+def built(request: pytest.FixtureRequest, library_folder: Path) -> tuple[Built, Scheme]:
     make, scheme = MODELS[request.param]
-    return build(make(), scheme, tmp_path_factory.mktemp("engine"), request.param), scheme
+    return build(make(), scheme, library_folder, request.param), scheme
 
 
 def whole(built: Built, ids: npt.NDArray[np.int32], threads: int = 1) -> Logits:
@@ -123,7 +123,7 @@ def test_only_the_rows_asked_for(built: tuple[Built, Scheme], rows: list[int]) -
     session.close()
 
 
-def test_blocks_hold_nothing_that_leaks(built: tuple[Built, Scheme], tmp_path: Path) -> None:
+def test_blocks_hold_nothing_that_leaks(built: tuple[Built, Scheme]) -> None:
     """A second sequence over the blocks of the first, which still hold its keys and values."""
     model, _ = built
     session = model.session(1)
