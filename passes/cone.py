@@ -70,7 +70,9 @@ def _fits(node: Node, shape: tuple[object, ...], member: set[Value]) -> bool:
     if not isinstance(node.op, POINTWISE) or node.output.tensor.shape != shape:
         return False
     width = shape[-1]
-    if isinstance(node.op, Cast) and (node.op.dtype is not DType.BF16 or not isinstance(width, int) or width % OPERAND_PAD):
+    if isinstance(node.op, Cast) and (
+        node.op.dtype is not DType.BF16 or not isinstance(width, int) or width % OPERAND_PAD
+    ):
         return False
     allowed = (shape, shape[-1:], ())
     return all(isinstance(v.type, TensorType) and v.type.shape in allowed for v in node.inputs) and all(

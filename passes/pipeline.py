@@ -158,5 +158,7 @@ def _items(text: str) -> list[str]:
                 items.append(text[start:i].strip())
             start = i + 1
     if depth:
-        raise ValueError(f"--passes: {'{' if depth > 0 else '}'!r} without {'}' if depth > 0 else '{'!r} in {text[start:]!r}")
+        raise ValueError(
+            f"--passes: {'{' if depth > 0 else '}'!r} without {'}' if depth > 0 else '{'!r} in {text[start:]!r}"
+        )
     return items

@@ -144,7 +144,7 @@ class _Flattener:
         return self.view(form.value, (*self.head(form), *rest))
 
     def check_rows(self, form: _Form, out: tuple[Dim, ...], node: Node) -> None:
-        """A value of the rows meets row axes of `out` as themselves; one of positions alone may repeat over the batch."""
+        """Row axes of a value meet the same axes of `out`; one of positions alone may repeat over the batch."""
         padded = (1,) * (len(out) - len(form.captured)) + form.captured
         rows = [(d, o) for d, o in zip(padded, out, strict=True) if o in self.row_dims]
         if form.rowed and any(d != o and (d, o) != (1, self.batch) for d, o in rows):

@@ -87,7 +87,10 @@ def test_init_files_are_empty() -> None:
 def test_the_wheel_holds_the_packages_on_disk() -> None:
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     on_disk = {module(p) for p in sources() if p.name == "__init__.py"}
-    on_disk |= {"llmc.templates", *(f"llmc.templates.{p.parent.name}" for p in (ROOT / "templates").glob("*/__init__.py"))}
+    on_disk |= {
+        "llmc.templates",
+        *(f"llmc.templates.{p.parent.name}" for p in (ROOT / "templates").glob("*/__init__.py")),
+    }
     assert set(tool["packages"]) == on_disk
     assert len(tool["packages"]) == len(on_disk)
     without = [p.parent for p in sources() if not (p.parent / "__init__.py").exists()]

@@ -189,7 +189,8 @@ class _Writer:
             node = self.producers[value]
             found = self.fresh(value)
             if isinstance(node.op, Scalar):
-                self.lines += pointwise(found, [], lambda _: f"splat({literal(node.op.value)})")
+                number = literal(node.op.value)
+                self.lines += pointwise(found, [], lambda _: f"splat({number})")
             else:
                 self._pointwise_into(node, found)
             self.refs[value] = found
@@ -300,7 +301,7 @@ class _Writer:
         self.lines += pointwise(out, leaves, lambda loads: text.format(*loads))
 
     def _expression(self, node: Node, shape: tuple[int, ...], leaves: list[Ref]) -> str:
-        args = []
+        args: list[str] = []
         for value in node.inputs:
             source = self.producers.get(value)
             if source is not None and isinstance(source.op, Scalar):

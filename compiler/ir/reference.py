@@ -61,7 +61,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """What quantize_rows gives: data i8 [T, K] and scales f32 [T, groups], one for every `group` columns (0: the row)."""
+    """What quantize_rows gives: data i8 [T, K], scales f32 [T, groups] of `group` columns each (0: the row)."""
 
     data: Array
     scales: Array
@@ -145,7 +145,8 @@ class _Interpreter:
             case RopeTable():
                 results = rope_table(*arrays)
             case QuantizeRows(group):
-                return [QuantizedRows(*quantize_rows(arrays[0].astype(np.float32), group), group)]
+                data, scales = quantize_rows(arrays[0].astype(np.float32), group)
+                return [QuantizedRows(data, scales, group)]
             case GatedLinear(body):
                 x, a, b, *extras = arrays
                 both = [self._real(np.asarray(_wide(x) @ _wide(w).T)) for w in (a, b)]
@@ -219,7 +220,7 @@ class _Interpreter:
             case Attention():
                 return attention(op, args)
             case Sample(valid):  # the parameters of a row are no part of the graph: greedy, the lowest id on ties
-                return np.argmax(args[0][:, :valid], 1).astype(np.int32)
+                return np.asarray(np.argmax(args[0][:, :valid], 1), np.int32)
             case Pack():
                 return args[0]
             case Interleave(rows):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llmc.codegen.memory import LINE, Life, RowKind, plan_memory, round_line
 
 lives = st.lists(
     st.tuples(st.sampled_from(RowKind), st.integers(1, 5000), st.integers(0, 20), st.integers(0, 6)), max_size=30
-).map(lambda items: [Life(f"b{i}", rows, size, first, first + span) for i, (rows, size, first, span) in enumerate(items)])
+).map(
+    lambda items: [Life(f"b{i}", rows, size, first, first + span) for i, (rows, size, first, span) in enumerate(items)]
+)
 
 
 @given(lives)

@@ -1,9 +1,10 @@
-"""Weights are streamed by rows: the same bytes as of the whole, for every kind of expression; and safetensors reads them."""
+"""Weights streamed by rows have the bytes of the whole, for every kind of expression; safetensors reads them."""
 
 from __future__ import annotations
 
 import math
 import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
 from llmc.codegen import weights as module
 from llmc.codegen.cpu.formats import stored_bytes, weight_format
 from llmc.codegen.packing import unpack, widen_bf16
@@ -31,7 +34,6 @@ from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryF
 from llmc.compiler.ir.ops.shape import Concat, Expand, Permute, Slice, View
 from llmc.compiler.ir.reference import weight as whole_weight
 from llmc.compiler.ir.types import DType, Panels
-from safetensors.numpy import load_file
 
 Array = npt.NDArray[np.generic]
 
@@ -82,7 +84,7 @@ def exprs(draw: st.DrawFn, shape: tuple[int, ...] | None = None, depth: int = 3)
             axis = draw(st.integers(0, len(shape) - 1))
             parts = draw(st.lists(st.integers(0, shape[axis]), max_size=2).map(sorted))
             cuts = [0, *parts, shape[axis]]
-            sizes = [b - a for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+            sizes = [b - a for a, b in pairwise(cuts) if b > a]
             return Apply(Concat(axis), tuple(again((*shape[:axis], n, *shape[axis + 1 :])) for n in sizes))
         case "slice":
             axis = draw(st.integers(0, len(shape) - 1))
@@ -149,8 +151,14 @@ PACKED = [
     Apply(Pack(Panels(32, 2, 32)), (Apply(Cast(DType.BF16), (W,)),)),
     Apply(Pack(Panels(32, 4, 64)), (Apply(QuantizeChannels(QuantPart.DATA), (W,)),)),
     Apply(Pack(Panels(32, 4, 128)), (Apply(QuantizeChannels(QuantPart.DATA), (W,)),)),
-    Apply(Pack(Panels(32, 2, 32)), (Apply(Interleave(16), (Apply(Cast(DType.BF16), (W,)), Apply(Cast(DType.BF16), (V,)))),)),
-    Apply(Pack(Panels(32, 4, 64)), (Apply(Interleave(16), tuple(Apply(QuantizeChannels(QuantPart.DATA), (s,)) for s in (W, V))),)),
+    Apply(
+        Pack(Panels(32, 2, 32)),
+        (Apply(Interleave(16), (Apply(Cast(DType.BF16), (W,)), Apply(Cast(DType.BF16), (V,)))),),
+    ),
+    Apply(
+        Pack(Panels(32, 4, 64)),
+        (Apply(Interleave(16), tuple(Apply(QuantizeChannels(QuantPart.DATA), (s,)) for s in (W, V))),),
+    ),
 ]
 
 
@@ -214,7 +222,10 @@ def test_scales_reach_to_the_end_of_the_last_panel(n: int) -> None:
 
 
 def test_names_say_what_a_weight_is_made_of() -> None:
-    assert weight_name(PACKED[5]) == "model.w+model.v" and [s.name for s in sources(PACKED[5])] == ["model.w", "model.v"]
+    assert weight_name(PACKED[5]) == "model.w+model.v" and [s.name for s in sources(PACKED[5])] == [
+        "model.w",
+        "model.v",
+    ]
 
 
 @pytest.mark.parametrize("dtype", [DType.I64, DType.BOOL, DType.F16])

@@ -10,6 +10,7 @@ from enum import Enum
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from llmc.compiler.ir.dims import Dim, Poly, Sym, sym
 from llmc.compiler.ir.graph import Graph, Node, Op, Value
 from llmc.compiler.ir.ops.constant import Apply, Literal, Source, WeightExpr
@@ -18,14 +19,18 @@ from llmc.compiler.ir.printer import print_graph
 from llmc.compiler.ir.types import CacheType, DType, Groups, Panels, TensorType, Type
 
 SYMBOLS = [sym("T"), sym("R", 0, 16), sym("inf_1", 1, 1 << 40), sym("B", 2)]
-FLOATS = st.floats(width=64) | st.sampled_from([-0.0, math.inf, -math.inf, math.nan, 5e-324, 1e-45, 1e16, -1e22, 3.4028235e38])
+FLOATS = st.floats(width=64) | st.sampled_from(
+    [-0.0, math.inf, -math.inf, math.nan, 5e-324, 1e-45, 1e16, -1e22, 3.4028235e38]
+)
 TEXT = st.text(max_size=8)
 small = st.integers(-5, 1000)
 
 
 def dims(nonnegative: bool = True) -> st.SearchStrategy[Dim]:
     monomial = st.builds(
-        lambda c, factors: c * math.prod(factors, start=1), st.integers(-4, 9), st.lists(st.sampled_from(SYMBOLS), max_size=2)
+        lambda c, factors: c * math.prod(factors, start=1),
+        st.integers(-4, 9),
+        st.lists(st.sampled_from(SYMBOLS), max_size=2),
     )
     return st.integers(0, 99) | st.sampled_from(SYMBOLS) | st.lists(monomial, min_size=1, max_size=3).map(sum)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.compiler.ir.graph import Graph, IRError, Node, Value
 from llmc.compiler.ir.ops.pointwise import Unary, UnaryFn
 from llmc.compiler.ir.parser import parse
@@ -19,15 +20,32 @@ def graph(text: str) -> Graph:
 
 
 def test_effects_in_order_are_valid() -> None:
-    verify(graph(CACHE + READ.format("z", "kv") + WRITE.format("a", 0, "kv") + READ.format("y", "a") + WRITE.format("b", 1, "a")))
+    verify(
+        graph(
+            CACHE
+            + READ.format("z", "kv")
+            + WRITE.format("a", 0, "kv")
+            + READ.format("y", "a")
+            + WRITE.format("b", 1, "a")
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (CACHE + WRITE.format("a", 0, "kv") + READ.format("y", "kv"), "paged_attention at no module: uses cache state %kv after"),
-        (CACHE + WRITE.format("a", 0, "kv") + WRITE.format("b", 1, "kv"), "kv_write at no module: uses cache state %kv after"),
-        ('inputs %x: f32[T]\n%y = unary{fn=exp}(%x) : f32[R] @ "m"', r"unary at m: infers \(f32\[T\]\), its outputs are \(f32\[R\]\)"),
+        (
+            CACHE + WRITE.format("a", 0, "kv") + READ.format("y", "kv"),
+            "paged_attention at no module: uses cache state %kv after",
+        ),
+        (
+            CACHE + WRITE.format("a", 0, "kv") + WRITE.format("b", 1, "kv"),
+            "kv_write at no module: uses cache state %kv after",
+        ),
+        (
+            'inputs %x: f32[T]\n%y = unary{fn=exp}(%x) : f32[R] @ "m"',
+            r"unary at m: infers \(f32\[T\]\), its outputs are \(f32\[R\]\)",
+        ),
         ("inputs %x: f32[T]\n%y = binary{fn=add}(%x) : f32[T]", "binary at no module: expected 2 tensors"),
         ("inputs %x: f32[T], %z: f16[T]\n%y = binary{fn=add}(%x, %z) : f32[T]", "dtypes differ"),
         ("inputs %x: f32[T], %z: f32[R]\n%y = binary{fn=add}(%x, %z) : f32[T]", "do not broadcast: T against R"),
@@ -37,22 +55,40 @@ def test_effects_in_order_are_valid() -> None:
         ("inputs %x: f32[T, 4]\n%y = slice{axis=1, start=2, stop=5}(%x) : f32[T, 3]", "outside it"),
         ("inputs %x: f32[T, 4]\n%y = slice{axis=0, start=0, stop=1}(%x) : f32[1, 4]", "outside it"),
         ("inputs %x: f32[T, 4]\n%y = slice{axis=2, start=0, stop=1}(%x) : f32[T, 4]", "axis 2 of"),
-        ("inputs %x: f32[T, 4], %z: f32[T, 5]\n%y = concat{axis=0}(%x, %z) : f32[2*T, 4]", "other dims or dtypes differ"),
+        (
+            "inputs %x: f32[T, 4], %z: f32[T, 5]\n%y = concat{axis=0}(%x, %z) : f32[2*T, 4]",
+            "other dims or dtypes differ",
+        ),
         ("inputs %x: f32[T, 4]\n%y = concat{axis=2}(%x, %x) : f32[T, 4]", "axis 2 of"),
         ("inputs %x: f32[T, 4]\n%y = concat{axis=0}() : f32[T, 4]", "concat of nothing"),
         ("inputs %x: f32[T, 4]\n%y = reduce{fn=sum, axis=2}(%x) : f32[T, 4]", "reduce over axis 2"),
         ("inputs %x: f32[T, 4], %w: f32[3, 5]\n%y = linear(%x, %w) : f32[T, 3]", r"expected weight \[N, 4\]"),
         ("inputs %x: f32[T, 4], %w: f32[3, 4], %b: f32[4]\n%y = linear(%x, %w, %b) : f32[T, 3]", r"expected one \[3\]"),
         ("inputs %x: f32[T]\n%y = rope{style=half}(%x, %x, %x) : f32[T]", "expected .T, heads, D. and two"),
-        ("inputs %x: f32[T, 1, 4], %c: f32[T, 3]\n%y = rope{style=half}(%x, %c, %c) : f32[T, 1, 4]", "rotates more dims"),
-        ("inputs %q: f32[T, 3, 4], %k: f32[T, 2, 4], %p: i32[T]\n%y = attention{scale=1.0}(%q, %k, %k, %p, %p) : f32[T, 3, 4]",
-         "not a multiple of kv heads"),
+        (
+            "inputs %x: f32[T, 1, 4], %c: f32[T, 3]\n%y = rope{style=half}(%x, %c, %c) : f32[T, 1, 4]",
+            "rotates more dims",
+        ),
+        (
+            "inputs %q: f32[T, 3, 4], %k: f32[T, 2, 4], %p: i32[T]\n"
+            "%y = attention{scale=1.0}(%q, %k, %k, %p, %p) : f32[T, 3, 4]",
+            "not a multiple of kv heads",
+        ),
         ("inputs %t: i8[5, 4], %i: i32[T]\n%y = embedding(%t, %i) : f32[T, 4]", "int8 needs"),
         ("inputs %x: f32[T, 4], %r: f32[R]\n%y = gather_rows(%x, %r) : f32[R, 4]", "expected i32"),
-        ("inputs %x: f32[T, 4]\n%y = rows{body=graph r {\n inputs %a: f32[T, 5]\n outputs %a\n}}(%x) : f32[T, 5]", "body takes"),
-        ("inputs %x: f32[T]\n%y = rows{body=graph r {\n inputs %a: f32[T]\n %b = unary{fn=exp}(%a) : f32[R]\n outputs %b\n}}(%x) : f32[R]",
-         "graph r: unary at no module: infers"),
-        ("inputs %x: f32[T]\n%y = rows{body=graph r {\n inputs %a: f32[T]\n outputs %x\n}}(%x) : f32[T]", "graph r: output %x is not defined"),
+        (
+            "inputs %x: f32[T, 4]\n%y = rows{body=graph r {\n inputs %a: f32[T, 5]\n outputs %a\n}}(%x) : f32[T, 5]",
+            "body takes",
+        ),
+        (
+            "inputs %x: f32[T]\n%y = rows{body=graph r {\n inputs %a: f32[T]\n"
+            " %b = unary{fn=exp}(%a) : f32[R]\n outputs %b\n}}(%x) : f32[R]",
+            "graph r: unary at no module: infers",
+        ),
+        (
+            "inputs %x: f32[T]\n%y = rows{body=graph r {\n inputs %a: f32[T]\n outputs %x\n}}(%x) : f32[T]",
+            "graph r: output %x is not defined",
+        ),
     ],
 )
 def test_invalid(text: str, message: str) -> None:

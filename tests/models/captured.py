@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
 from llmc.compiler.ir.dims import Dim, Poly, sym
 from llmc.compiler.ir.graph import Builder, Graph, Op, Value
 from llmc.compiler.ir.ops.attention import Attention, Mask, MaskDescriptor
@@ -23,7 +24,27 @@ Array = npt.NDArray[np.generic]
 
 # what functions are tried on; no denormals: kernels run with them flushed to zero
 EDGES = np.array(
-    [0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0, 1e-3, -7.5, 20.5, 88.0, -100.0, 1e10, 3e38, -3e38, 2e-38, np.inf, -np.inf, np.nan]
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -2.0,
+        3.0,
+        1e-3,
+        -7.5,
+        20.5,
+        88.0,
+        -100.0,
+        1e10,
+        3e38,
+        -3e38,
+        2e-38,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ]
 )
 ENDS = np.concatenate([EDGES, [2.5, -3.0, 1e9, 16777217.0, -16777215.0, 8388609.0, 0.333]])
 
@@ -183,7 +204,9 @@ def llama(layers: int = 2, interleaved: bool = False, rotary: int = 16) -> Graph
     for i in range(layers):
         c.b.loc = f"layers.{i}"
         n = c.rms_norm(x, f"l{i}.norm1")
-        q, k, v = (c.heads(c.linear(n, f"l{i}.{p}", h * 16, bias=p == "k"), h) for p, h in (("q", 4), ("k", 2), ("v", 2)))
+        q, k, v = (
+            c.heads(c.linear(n, f"l{i}.{p}", h * 16, bias=p == "k"), h) for p, h in (("q", 4), ("k", 2), ("v", 2))
+        )
         q, k = c.rope(q, tables, interleaved), c.rope(k, tables, interleaved)
         x = c.plus(x, c.linear(c.attend(q, k, v, Attention(0.25)), f"l{i}.o", 48))
         x = c.plus(x, c.gated(c.rms_norm(x, f"l{i}.norm2"), f"l{i}.mlp", 72, UnaryFn.SILU))

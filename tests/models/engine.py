@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
 from llmc.codegen.cpu.model import BLOCK_TOKENS, Model, render
 from llmc.codegen.toolchain import compile_library, find_toolchain
 from llmc.codegen.weights import place_weights, stored
@@ -161,7 +162,13 @@ class Session:
         tables = np.array([[(c.seq * stride + i) * 7 % NUM_BLOCKS for i in range(stride)] for c in chunks], np.int32)
         wanted = np.arange(len(ids), dtype=np.int32) if rows is None else np.asarray(rows, np.int32)
         logits = np.full((len(wanted), self.built.vocab), np.nan, np.float32)
-        arrays = {"token_ids": ids, "positions": positions, "seq_starts": starts, "block_tables": tables, "rows": wanted}
+        arrays = {
+            "token_ids": ids,
+            "positions": positions,
+            "seq_starts": starts,
+            "block_tables": tables,
+            "rows": wanted,
+        }
         step = LlmcStep(
             num_tokens=len(ids),
             num_seqs=len(chunks),
@@ -178,6 +185,12 @@ class Session:
 def expected(graph: Graph, ids: npt.NDArray[np.int32]) -> Logits:
     """Logits of every token of one sequence, by the interpreter on the graph of an entry."""
     places = np.arange(len(ids), dtype=np.int32)
-    given: dict[str, object] = {"ids": ids, "positions": places, "seqs": np.zeros_like(places), "kv": Cache(), "rows": places}
+    given: dict[str, object] = {
+        "ids": ids,
+        "positions": places,
+        "seqs": np.zeros_like(places),
+        "kv": Cache(),
+        "rows": places,
+    }
     with np.errstate(all="ignore"):
         return np.asarray(run(graph, given, read)[0], np.float32)

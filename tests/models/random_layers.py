@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from hypothesis import strategies as st
+
 from llmc.compiler.ir.graph import Graph, Value
 from llmc.compiler.ir.ops.attention import Attention, Mask
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
@@ -16,8 +17,20 @@ from llmc.compiler.ir.types import DType
 
 from .captured import Captured
 
-TAME = (UnaryFn.NEG, UnaryFn.ABS, UnaryFn.TANH, UnaryFn.SIGMOID, UnaryFn.SILU, UnaryFn.GELU, UnaryFn.GELU_TANH,
-        UnaryFn.RELU, UnaryFn.ERF, UnaryFn.SIN, UnaryFn.COS, UnaryFn.SOFTPLUS)
+TAME = (
+    UnaryFn.NEG,
+    UnaryFn.ABS,
+    UnaryFn.TANH,
+    UnaryFn.SIGMOID,
+    UnaryFn.SILU,
+    UnaryFn.GELU,
+    UnaryFn.GELU_TANH,
+    UnaryFn.RELU,
+    UnaryFn.ERF,
+    UnaryFn.SIN,
+    UnaryFn.COS,
+    UnaryFn.SOFTPLUS,
+)
 WIDTHS = (6, 8, 24, 32, 48)
 
 
@@ -200,8 +213,22 @@ class Model(Captured):
 
 
 LAYERS = (
-    Model.pointwise, Model.arithmetic, Model.power, Model.root, Model.choose, Model.norm, Model.centred_norm, Model.split,
-    Model.stride, Model.shuffle, Model.repeat, Model.project, Model.mlp, Model.fused, Model.places, Model.attention,
+    Model.pointwise,
+    Model.arithmetic,
+    Model.power,
+    Model.root,
+    Model.choose,
+    Model.norm,
+    Model.centred_norm,
+    Model.split,
+    Model.stride,
+    Model.shuffle,
+    Model.repeat,
+    Model.project,
+    Model.mlp,
+    Model.fused,
+    Model.places,
+    Model.attention,
 )
 
 

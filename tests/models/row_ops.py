@@ -1,4 +1,4 @@
-"""A captured graph without weights matrices: every row-wise op, at widths with tails, over every layout a row can have."""
+"""Captured graphs without matrices: every row-wise op, at widths with tails, over the layouts a row can have."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from llmc.compiler.ir.ops.shape import Concat, Expand, Permute
 from llmc.compiler.ir.types import DType
 
 from .captured import EDGES, ENDS, Captured
+
 
 class Rows(Captured):
     """Collects results [B, S, n], which are the graph's logits side by side."""
@@ -44,7 +45,17 @@ class Rows(Captured):
 def sections() -> list[Rows]:
     """Graphs that together hold every op; columns of their logits are named in `names`."""
     made = []
-    for fill in (_unary, _binary, _powers, _masks, _integers, *(_of_width(w) for w in (1, 17, 48)), _permuted, _sliced, _turned):
+    for fill in (
+        _unary,
+        _binary,
+        _powers,
+        _masks,
+        _integers,
+        *(_of_width(w) for w in (1, 17, 48)),
+        _permuted,
+        _sliced,
+        _turned,
+    ):
         c = Rows()
         fill(c)
         made.append(c)
@@ -174,7 +185,10 @@ def _turned(c: Rows) -> None:
     for style in (False, True):
         for rotary in (2, 10, 12):
             heads = c.heads(x, 5)
-            c.result(f"rope {style} {rotary}", c.add(Permute((0, 2, 1, 3)), c.rope(heads, c.rope_tables(rotary, style), style)))
+            c.result(
+                f"rope {style} {rotary}",
+                c.add(Permute((0, 2, 1, 3)), c.rope(heads, c.rope_tables(rotary, style), style)),
+            )
 
 
 def crossing() -> Graph:

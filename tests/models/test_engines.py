@@ -4,11 +4,13 @@ interpreter's values within the error of the number format."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.kernel import Scheme
 
@@ -59,7 +61,7 @@ def fed(built: Built, steps: Sequence[Sequence[Chunk]], threads: int = 1) -> Log
 
 def cut(ids: npt.NDArray[np.int32], sizes: Sequence[int], seq: int = 0) -> list[Chunk]:
     starts = np.cumsum([0, *sizes])
-    return [Chunk(seq, int(s), ids[s:e]) for s, e in zip(starts, starts[1:], strict=False)]
+    return [Chunk(seq, int(s), ids[s:e]) for s, e in pairwise(starts)]
 
 
 def same(a: Logits, b: Logits) -> bool:
@@ -111,7 +113,10 @@ def test_company_changes_no_bit(built: tuple[Built, Scheme], threads: int) -> No
         rows = [mine, *others]
         steps = [[rows[k][i] for k in order] for i in range(len(mine))]
         assert same(fed(model, steps, threads), whole(model, IDS)), order
-    ones = [[c, d, e] for c, d, e in zip(cut(IDS, [1] * 20), cut(OTHER, [1] * 20, 1), cut(IDS[::-1], [1] * 20, 2), strict=True)]
+    ones = [
+        [c, d, e]
+        for c, d, e in zip(cut(IDS, [1] * 20), cut(OTHER, [1] * 20, 1), cut(IDS[::-1], [1] * 20, 2), strict=True)
+    ]
     assert same(fed(model, ones, threads), whole(model, IDS)[:20])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.ir.reference import Cache, run

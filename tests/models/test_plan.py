@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+
 from llmc.codegen.cpu.model import Model, render
 from llmc.codegen.memory import RowKind
 from llmc.codegen.plan import Buffer, Launch, Plan
@@ -49,8 +50,11 @@ def hazard(first: Launch, second: Launch, buffers: dict[str, Buffer]) -> str | N
     """Why `second` may not run beside `first`."""
     if first.op == second.op == "paged_attention":
         return "both use the attention scratch"
-    kinds = (("read after write", first.writes, second.reads), ("write after read", first.reads, second.writes),
-             ("write after write", first.writes, second.writes))
+    kinds = (
+        ("read after write", first.writes, second.reads),
+        ("write after read", first.reads, second.writes),
+        ("write after write", first.writes, second.writes),
+    )
     for kind, ours, theirs in kinds:
         for a in ours:
             for b in theirs:
@@ -84,7 +88,9 @@ def test_most_launches_that_need_no_sync_have_none(model: Model) -> None:
         for launch in plan.launches:
             if launch.sync:
                 # buffers are placed by lines, so the plan may see a conflict in the padding behind a row
-                wide = {n: Buffer(b.name, b.type, b.rows, -(-b.row_bytes // 64) * 64, b.offset) for n, b in buffers.items()}
+                wide = {
+                    n: Buffer(b.name, b.type, b.rows, -(-b.row_bytes // 64) * 64, b.offset) for n, b in buffers.items()
+                }
                 assert any(hazard(other, launch, wide) for other in since)
                 since = []
             since.append(launch)

@@ -1,4 +1,4 @@
-"""Generated row kernels: every row-wise op at edge values, widths with tails and any layout, against the interpreter."""
+"""Generated row kernels against the interpreter: every row-wise op, edge values, tails, layouts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+
 from llmc.codegen.cpu.rows_kernel import write_rows
 from llmc.compiler.ir.graph import Graph, IRError
 from llmc.compiler.ir.ops.kernel import Rows as RowsOp
@@ -81,17 +81,32 @@ def body(text: str) -> Graph:
     ("text", "message"),
     [
         ("inputs %x: f32[T, 4]\n%y = cast{dtype=f16}(%x) : f16[T, 4]\noutputs %y", "f16"),
-        ("inputs %x: bf16[T, 4]\n%y = cast{dtype=f32}(%x) : f32[T, 4]\noutputs %y", r"no code reads %x of bf16\[T, 4\]"),
+        (
+            "inputs %x: bf16[T, 4]\n%y = cast{dtype=f32}(%x) : f32[T, 4]\noutputs %y",
+            r"no code reads %x of bf16\[T, 4\]",
+        ),
         ("inputs %x: i32[T, 4]\n%y = cast{dtype=f32}(%x) : f32[T, 4]\noutputs %y", "integers are one to a row"),
-        ("inputs %x: i32[4], %z: f32[T, 4]\n%y = cast{dtype=f32}(%x) : f32[4]\n%w = binary{fn=add}(%y, %z) : f32[T, 4]\noutputs %w",
-         "integers are one to a row"),
-        ("inputs %x: i32[T]\n%y = binary{fn=div}(%x, %x) : i32[T]\noutputs %y", "on integers at no module has no CPU code"),
+        (
+            "inputs %x: i32[4], %z: f32[T, 4]\n%y = cast{dtype=f32}(%x) : f32[4]\n"
+            "%w = binary{fn=add}(%y, %z) : f32[T, 4]\noutputs %w",
+            "integers are one to a row",
+        ),
+        (
+            "inputs %x: i32[T]\n%y = binary{fn=div}(%x, %x) : i32[T]\noutputs %y",
+            "on integers at no module has no CPU code",
+        ),
         ("inputs %x: f32[T, 4]\n%y = cast{dtype=i32}(%x) : i32[T, 4]\noutputs %y", "is not an integer of the row"),
-        ("inputs %x: f32[T, 4], %r: i32[R], %z: f32[T, 4]\n%a = gather_rows(%x, %r) : f32[R, 4]\n"
-         "%b = binary{fn=add}(%x, %z) : f32[T, 4]\noutputs %a, %b", "read both whole and gathered"),
+        (
+            "inputs %x: f32[T, 4], %r: i32[R], %z: f32[T, 4]\n%a = gather_rows(%x, %r) : f32[R, 4]\n"
+            "%b = binary{fn=add}(%x, %z) : f32[T, 4]\noutputs %a, %b",
+            "read both whole and gathered",
+        ),
         ("inputs %x: f32[T, 2, 4], %w: f32[4, 4]\n%y = linear(%x, %w) : f32[T, 2, 4]\noutputs %y", "has no CPU code"),
-        ("inputs %x: f32[T, 4]\n%y = cast{dtype=bf16}(%x) : bf16[T, 4]\n%z = cast{dtype=f32}(%y) : f32[T, 4]\noutputs %z",
-         "is not an operand of a linear"),
+        (
+            "inputs %x: f32[T, 4]\n%y = cast{dtype=bf16}(%x) : bf16[T, 4]\n"
+            "%z = cast{dtype=f32}(%y) : f32[T, 4]\noutputs %z",
+            "is not an operand of a linear",
+        ),
     ],
 )
 def test_what_has_no_code_is_refused(text: str, message: str) -> None:

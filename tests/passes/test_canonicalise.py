@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.pointwise import Unary, UnaryFn
 from llmc.passes.canonicalise import Canonicalise
@@ -22,7 +23,8 @@ def test_drop_cast() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "middle"), [("i32", "i64"), ("f16", "f32"), ("bf16", "f32"), ("bool", "i64"), ("u8", "f32"), ("u8", "i32")]
+    ("start", "middle"),
+    [("i32", "i64"), ("f16", "f32"), ("bf16", "f32"), ("bool", "i64"), ("u8", "f32"), ("u8", "i32")],
 )
 def test_join_casts_through_a_type_that_holds_every_value(start: str, middle: str) -> None:
     before = f"""
@@ -38,7 +40,15 @@ def test_join_casts_through_a_type_that_holds_every_value(start: str, middle: st
 
 @pytest.mark.parametrize(
     ("start", "middle"),
-    [("f32", "bf16"), ("f32", "i64"), ("bf16", "i64"), ("i64", "f32"), ("i64", "i32"), ("f32", "bool"), ("f16", "bf16")],
+    [
+        ("f32", "bf16"),
+        ("f32", "i64"),
+        ("bf16", "i64"),
+        ("i64", "f32"),
+        ("i64", "i32"),
+        ("f32", "bool"),
+        ("f16", "bf16"),
+    ],
 )
 def test_casts_that_round_in_between_stay(start: str, middle: str) -> None:
     log = unchanged(

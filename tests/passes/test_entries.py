@@ -58,18 +58,23 @@ def test_what_attention_needs_is_computed_for_all_rows() -> None:
 
 
 def test_logits_that_are_no_row_wise_result_are_gathered_themselves() -> None:
-    text = shown(STEP.run(graph(HEAD.replace("%y = linear(%n, %w)", "%l = linear(%n, %w)").replace(
-        "outputs %y", "%y = slice{axis=1, start=0, stop=95}(%l) : f32[T, 95]\n    outputs %y"
-    )), RuleLog()))
+    text = shown(
+        STEP.run(
+            graph(
+                HEAD.replace("%y = linear(%n, %w)", "%l = linear(%n, %w)").replace(
+                    "outputs %y", "%y = slice{axis=1, start=0, stop=95}(%l) : f32[T, 95]\n    outputs %y"
+                )
+            ),
+            RuleLog(),
+        )
+    )
     assert text.count("gather_rows") == 1 and "slice{axis=1, start=0, stop=95}(%v6) : f32[T, 95]" in text
 
 
 def test_decode_has_no_rows_input_and_no_gathers() -> None:
     sampled = STEP.run(graph(HEAD), RuleLog())
     decode = decode_entry(Graph("prefill", sampled.inputs, sampled.outputs, sampled.nodes))
-    after = HEAD.replace(
-        "outputs %y", "%t = sample{num_valid_tokens=90}(%y) : i32[T]\n    outputs %y, %t"
-    )
+    after = HEAD.replace("outputs %y", "%t = sample{num_valid_tokens=90}(%y) : i32[T]\n    outputs %y, %t")
     assert shown(decode) == shown(graph(after)) and decode.name == "decode"
 
 

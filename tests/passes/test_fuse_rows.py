@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.kernel import Rows
 from llmc.passes.fuse_rows import FuseRows
@@ -103,7 +104,7 @@ def test_writes_stay_in_order_and_states_leave() -> None:
 
 
 def test_values_without_rows_are_refused() -> None:
-    text = "inputs %x: f32[8]\n%y = unary{fn=exp}(%x) : f32[8] @ \"m\"\noutputs %y"
+    text = 'inputs %x: f32[8]\n%y = unary{fn=exp}(%x) : f32[8] @ "m"\noutputs %y'
     with pytest.raises(IRError, match=r"graph main: unary at m gives f32\[8\], which has no rows"):
         applied(PASS, text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.passes.gates import FuseGates
 
 from .golden import applied, golden, unchanged
@@ -80,12 +81,15 @@ def test_results_that_meet_in_a_reduction_are_no_gate() -> None:
 
 
 def test_results_that_broadcast_are_no_gate() -> None:
-    text = GATED.replace("outputs %m", "").replace('%m = binary{fn=mul}(%s, %u) : f32[T, 6] @ "mlp"', """
+    text = GATED.replace("outputs %m", "").replace(
+        '%m = binary{fn=mul}(%s, %u) : f32[T, 6] @ "mlp"',
+        """
     %sv = view{shape=[T, 6, 1]}(%s) : f32[T, 6, 1]
     %uv = view{shape=[T, 1, 6]}(%u) : f32[T, 1, 6]
     %m = binary{fn=mul}(%sv, %uv) : f32[T, 6, 6]
     outputs %m
-    """)
+    """,
+    )
     unchanged(PASS, text)
 
 
@@ -103,8 +107,11 @@ def test_weights_of_other_widths_are_no_gate() -> None:
 
 
 def test_of_three_siblings_two_are_joined_and_the_third_is_an_operand() -> None:
-    text = GATED.replace("outputs %m", """%v = linear(%x, %w3) : f32[T, 6]
+    text = GATED.replace(
+        "outputs %m",
+        """%v = linear(%x, %w3) : f32[T, 6]
     %o = binary{fn=mul}(%m, %v) : f32[T, 6]
-    outputs %o""").replace("%ba: f32[6]", "%ba: f32[6], %w3: f32[6, 4]")
+    outputs %o""",
+    ).replace("%ba: f32[6]", "%ba: f32[6], %w3: f32[6, 4]")
     log = applied(PASS, text)
     assert log.applied["fuse-gates"] >= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.compiler.ir.types import DType
 from llmc.passes.kv import KvLayout
 

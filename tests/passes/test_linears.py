@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.passes.linears import FuseLinears, RaiseLinears
 
 from .golden import applied, golden, unchanged
@@ -53,7 +54,9 @@ BIAS = """
 @pytest.mark.parametrize("order", ["%y, %b", "%b, %y"])
 def test_add_bias(order: str) -> None:
     text = BIAS.format(w=weight("w", 6, 4), b=weight("b", 6), fn="add", order=order)
-    after = f"inputs %x: f32[T, 4]\n{weight('w', 6, 4)}\n{weight('b', 6)}\n%y = linear(%x, %w, %b) : f32[T, 6]\noutputs %y"
+    after = (
+        f"inputs %x: f32[T, 4]\n{weight('w', 6, 4)}\n{weight('b', 6)}\n%y = linear(%x, %w, %b) : f32[T, 6]\noutputs %y"
+    )
     assert golden(RAISE, text, after).applied == {"add-bias": 1}
 
 
@@ -76,7 +79,7 @@ def test_slice_of_linear() -> None:
         %z = slice{{axis=1, start=2, stop=6, step=2}}(%y) : f32[T, 2]
         outputs %z
     """
-    cut = "Apply{op=slice{axis=0, start=2, stop=6, step=2}, args=[Source{name=\"%s\", dtype=f32, shape=[%s]}]}"
+    cut = 'Apply{op=slice{axis=0, start=2, stop=6, step=2}, args=[Source{name="%s", dtype=f32, shape=[%s]}]}'
     after = f"""
         inputs %x: f32[T, 4]
         %w = weight{{expr={cut % ("w", "6, 4")}}}() : f32[2, 4]
@@ -137,5 +140,7 @@ Source{name="b", dtype=f32, shape=[2]}]}}() : f32[8] @ "q_proj + k_proj"
 def test_linears_that_stay_apart(old: str, new: str) -> None:
     text = QKV.replace(old, new)
     if "%m" in text:
-        text = text.replace("%z: f32[T, 4]", "%m: f32[2, 4]").replace("slice{axis=1, start=0, stop=2}(%m) : f32[2, 2]", "unary{fn=neg}(%m) : f32[2, 4]")
+        text = text.replace("%z: f32[T, 4]", "%m: f32[2, 4]").replace(
+            "slice{axis=1, start=0, stop=2}(%m) : f32[2, 2]", "unary{fn=neg}(%m) : f32[2, 4]"
+        )
     assert not applied(FUSE, text).applied

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.kernel import PackedLinear, Scheme
 from llmc.passes.lower import LowerLinears
@@ -38,29 +39,33 @@ EPILOGUE = """epilogue=graph epilogue {
 SOURCE = 'Source{name="w", dtype=f32, shape=[96, 64]}'
 
 
+def weight_lines(dtype: str, step: int, pad: int, how: str) -> str:
+    """The packed weight of `BIASED`, made by one op of its source."""
+    layout = f"pack{{layout=Panels{{cols=32, step={step}, pad={pad}}}}}"
+    expr = f"Apply{{op={layout}, args=[Apply{{op={how}, args=[{SOURCE}]}}]}}"
+    return f'%w = weight{{expr={expr}}}() : {dtype}[96, 64]{{panels32x{step}p{pad}}} @ "fc"'
+
+
 @pytest.mark.parametrize(
     ("step", "operand", "weights", "arguments"),
     [
         (
             F32,
             "",
-            f"%w = weight{{expr=Apply{{op=pack{{layout=Panels{{cols=32, step=1, pad=1}}}}, args=[Apply{{op=cast{{dtype=f32}}, "
-            f'args=[{SOURCE}]}}]}}}}() : f32[96, 64]{{panels32x1p1}} @ "fc"',
+            weight_lines("f32", 1, 1, "cast{dtype=f32}"),
             "scheme=f32 %x, %w",
         ),
         (
             BF16,
             '%c = cast{dtype=bf16}(%x) : bf16[T, 64] @ "fc"',
-            f"%w = weight{{expr=Apply{{op=pack{{layout=Panels{{cols=32, step=2, pad=32}}}}, args=[Apply{{op=cast{{dtype=bf16}}, "
-            f'args=[{SOURCE}]}}]}}}}() : bf16[96, 64]{{panels32x2p32}} @ "fc"',
+            weight_lines("bf16", 2, 32, "cast{dtype=bf16}"),
             "scheme=bf16 %c, %w",
         ),
         (
             INT8,
             '%c = quantize_rows{group=64}(%x) : i8[T, 64]{groups64} @ "fc"',
-            f"%w = weight{{expr=Apply{{op=pack{{layout=Panels{{cols=32, step=4, pad=64}}}}, args=[Apply{{op=quantize_channels"
-            f'{{part=data}}, args=[{SOURCE}]}}]}}}}() : i8[96, 64]{{panels32x4p64}} @ "fc"\n'
-            f"        %ws = weight{{expr=Apply{{op=quantize_channels{{part=scale}}, args=[{SOURCE}]}}}}() : f32[96] @ \"fc\"",
+            weight_lines("i8", 4, 64, "quantize_channels{part=data}")
+            + f'\n%ws = weight{{expr=Apply{{op=quantize_channels{{part=scale}}, args=[{SOURCE}]}}}}() : f32[96] @ "fc"',
             "scheme=int8 %c, %w, %ws",
         ),
     ],
@@ -88,7 +93,8 @@ def packed(step: LowerLinears, text: str) -> list[PackedLinear]:
 
 def absorbed(step: LowerLinears, follow: str, output: str, inputs: str = "") -> list[str]:
     """Ops in the epilogue of a linear f32[T, 64] -> %y f32[T, 96] that `follow` comes after."""
-    text = f"inputs %x: f32[T, 64]{inputs}\n{weight('w', 96, 64)}\n%y = linear(%x, %w) : f32[T, 96]\n{follow}\noutputs {output}"
+    head = f"inputs %x: f32[T, 64]{inputs}\n{weight('w', 96, 64)}\n%y = linear(%x, %w) : f32[T, 96]"
+    text = f"{head}\n{follow}\noutputs {output}"
     (op,) = packed(step, text)
     return [n.op.mnemonic() for n in op.epilogue.nodes]
 
@@ -112,8 +118,11 @@ def test_an_epilogue_takes_scalars_rows_and_residuals() -> None:
         ("%a = binary{fn=mul}(%y, %f) : f32[T, 96]", ", %f: f32[1, 96]"),
         ("%a = softmax(%y) : f32[T, 96]", ""),
         ("%a = view{shape=[T, 2, 48]}(%y) : f32[T, 2, 48]", ""),
-        ("%z = unary{fn=exp}(%y) : f32[T, 96]\n%m = reduce{fn=max, axis=1}(%y) : f32[T, 1]\n"
-         "%a = binary{fn=sub}(%z, %m) : f32[T, 96]", ""),  # %y itself is needed
+        (
+            "%z = unary{fn=exp}(%y) : f32[T, 96]\n%m = reduce{fn=max, axis=1}(%y) : f32[T, 1]\n"
+            "%a = binary{fn=sub}(%z, %m) : f32[T, 96]",
+            "",
+        ),  # %y itself is needed
         ("%a = binary{fn=gt}(%y, %f) : bool[T, 96]", ", %f: f32[96]"),  # no kernel stores booleans
         ("%a = cast{dtype=i32}(%y) : i32[T, 96]", ""),
         ("%a = where(%f, %y, %y) : f32[T, 96]", ", %f: bool[T, 96]"),  # no kernel loads them
@@ -195,11 +204,14 @@ TIED = f"""
 """
 
 
-@pytest.mark.parametrize(("step", "shared", "apart"), [
-    (F32, "f32[100, 64]{panels32x1p1}", "f32[100, 64]"),
-    (BF16, "bf16[100, 64]{panels32x2p32}", "bf16[100, 64]"),
-    (INT8, "i8[100, 64]{panels32x4p64}", "bf16[100, 64]"),
-])
+@pytest.mark.parametrize(
+    ("step", "shared", "apart"),
+    [
+        (F32, "f32[100, 64]{panels32x1p1}", "f32[100, 64]"),
+        (BF16, "bf16[100, 64]{panels32x2p32}", "bf16[100, 64]"),
+        (INT8, "i8[100, 64]{panels32x4p64}", "bf16[100, 64]"),
+    ],
+)
 def test_a_tied_head_is_packed_once(step: LowerLinears, shared: str, apart: str) -> None:
     for head, table in (("%t", shared), ("%u", apart)):
         log = RuleLog()
@@ -209,14 +221,23 @@ def test_a_tied_head_is_packed_once(step: LowerLinears, shared: str, apart: str)
         assert log.applied["share-tied-head"] == (head == "%t")
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("inputs %x: f32[T, 3, 64]\n" + weight("w", 96, 64) + "\n%y = linear(%x, %w) : f32[T, 3, 96]\noutputs %y",
-     r"linear at no module: input f32\[T, 3, 64\], expected \[T, K\]"),
-    ("inputs %x: f32[T, 64], %w: f32[96, 64]\n%y = linear(%x, %w) : f32[T, 96] @ \"fc\"\noutputs %y",
-     r"linear at fc: its weight f32\[96, 64\] is not a constant"),
-    ("inputs %i: i32[T], %w: f32[96, 64]\n%y = embedding(%w, %i) : f32[T, 64] @ \"emb\"\noutputs %y",
-     r"embedding at emb: its table f32\[96, 64\] is not a constant"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "inputs %x: f32[T, 3, 64]\n" + weight("w", 96, 64) + "\n%y = linear(%x, %w) : f32[T, 3, 96]\noutputs %y",
+            r"linear at no module: input f32\[T, 3, 64\], expected \[T, K\]",
+        ),
+        (
+            'inputs %x: f32[T, 64], %w: f32[96, 64]\n%y = linear(%x, %w) : f32[T, 96] @ "fc"\noutputs %y',
+            r"linear at fc: its weight f32\[96, 64\] is not a constant",
+        ),
+        (
+            'inputs %i: i32[T], %w: f32[96, 64]\n%y = embedding(%w, %i) : f32[T, 64] @ "emb"\noutputs %y',
+            r"embedding at emb: its table f32\[96, 64\] is not a constant",
+        ),
+    ],
+)
 def test_refusals(text: str, message: str) -> None:
     with pytest.raises(IRError, match=message):
         applied(F32, text)

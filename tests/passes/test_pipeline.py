@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+
 from llmc.compiler.ir.graph import Graph, IRError, Node
 from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.passes.canonicalise import Canonicalise

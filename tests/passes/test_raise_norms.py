@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.passes.raise_norms import RaiseNorms
 
 from .golden import applied, golden, reasons, unchanged
@@ -28,7 +29,10 @@ RMS_RAISED = "inputs %x: f32[T, 3, 8]\n%y = rms_norm{eps=1e-06}(%x) : f32[T, 3, 
         ("", ""),
         ("add}(%m, %eps)", "add}(%eps, %m)"),
         ("mul}(%x, %r)", "mul}(%r, %x)"),
-        ("fn=rsqrt}(%a) : f32[T, 3, 1]\n    %y = binary{fn=mul}", "fn=sqrt}(%a) : f32[T, 3, 1]\n    %y = binary{fn=div}"),
+        (
+            "fn=rsqrt}(%a) : f32[T, 3, 1]\n    %y = binary{fn=mul}",
+            "fn=sqrt}(%a) : f32[T, 3, 1]\n    %y = binary{fn=div}",
+        ),
     ],
 )
 def test_rms_norm(old: str, new: str) -> None:
@@ -42,7 +46,7 @@ def test_rms_norm(old: str, new: str) -> None:
         ("fn=rsqrt", "fn=sqrt"),
         ("add}(%m, %eps)", "sub}(%m, %eps)"),
         ("mul}(%x, %x)", "mul}(%x, %eps)"),  # no square
-        ("%eps = scalar{value=1e-06}() : f32[]", "%eps = weight{expr=Source{name=\"e\", dtype=f32, shape=[]}}() : f32[]"),
+        ("%eps = scalar{value=1e-06}() : f32[]", '%eps = weight{expr=Source{name="e", dtype=f32, shape=[]}}() : f32[]'),
     ],
 )
 def test_arithmetic_that_is_no_rms_norm(old: str, new: str) -> None:
@@ -154,7 +158,9 @@ def test_layer_norm_over_another_axis_is_refused() -> None:
     assert reasons(log, "layer-norm") == ["the mean is over axes [1], not the last"]
 
 
-@pytest.mark.parametrize(("line", "rule"), [("mul}(%n, %w)", "scaled-layer-norm"), ("add}(%s, %b)", "shifted-layer-norm")])
+@pytest.mark.parametrize(
+    ("line", "rule"), [("mul}(%n, %w)", "scaled-layer-norm"), ("add}(%s, %b)", "shifted-layer-norm")]
+)
 def test_layer_norm_refuses_operands_that_are_no_row(line: str, rule: str) -> None:
     whole = line.replace("%w", "%x").replace("%b", "%x")
     log = applied(PASS, LAYER.replace(line, whole))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.passes.raise_rope import RaiseRope
 
 from .golden import applied, golden, reasons, unchanged
@@ -141,7 +142,9 @@ ROTATED = """
 """
 
 
-@pytest.mark.parametrize(("old", "new"), [("", ""), ("add}(%a, %b)", "add}(%b, %a)"), ("mul}(%r, %sv)", "mul}(%sv, %r)")])
+@pytest.mark.parametrize(
+    ("old", "new"), [("", ""), ("add}(%a, %b)", "add}(%b, %a)"), ("mul}(%r, %sv)", "mul}(%sv, %r)")]
+)
 def test_half_rope(old: str, new: str) -> None:
     log = golden(PASS, HALF.replace(old, new), ROTATED.replace("STYLE", "half"))
     assert log.applied == {"half-rope": 1}
@@ -211,7 +214,9 @@ def test_interleaved_rope(flat: bool) -> None:
 
 def test_interleaved_near_misses() -> None:
     text = interleaved(False)
-    swapped = text.replace("start=0, stop=8, step=2", "start=0, stop=4").replace("start=1, stop=8, step=2", "start=4, stop=8")
+    swapped = text.replace("start=0, stop=8, step=2", "start=0, stop=4").replace(
+        "start=1, stop=8, step=2", "start=4, stop=8"
+    )
     assert reasons(unchanged(PASS, swapped), "interleaved-rope") == [
         "the slices of f32[T, 2, 8] are not its even and odd elements"
     ]
@@ -222,8 +227,12 @@ def test_a_table_that_is_not_repeated_in_pairs_is_refused() -> None:
     """[c0 c1 c2 c3 c0 c1 c2 c3]: the interleaved rotation of a table of halves."""
     text = interleaved(False)
     for t in "cs":
-        text = text.replace(f"view{{shape=[T, 4, 1]}}(%{t}) : f32[T, 4, 1]", f"view{{shape=[T, 1, 4]}}(%{t}) : f32[T, 1, 4]")
-        text = text.replace(f"expand{{shape=[T, 4, 2]}}(%{t}1) : f32[T, 4, 2]", f"expand{{shape=[T, 2, 4]}}(%{t}1) : f32[T, 2, 4]")
+        text = text.replace(
+            f"view{{shape=[T, 4, 1]}}(%{t}) : f32[T, 4, 1]", f"view{{shape=[T, 1, 4]}}(%{t}) : f32[T, 1, 4]"
+        )
+        text = text.replace(
+            f"expand{{shape=[T, 4, 2]}}(%{t}1) : f32[T, 4, 2]", f"expand{{shape=[T, 2, 4]}}(%{t}1) : f32[T, 2, 4]"
+        )
     log = unchanged(PASS, text)
     assert reasons(log, "interleaved-rope") == ["the table f32[T, 4] is not repeated twice to 8"]
 
@@ -249,8 +258,12 @@ def test_partial_rope() -> None:
         ([("start=8, stop=12", "start=4, stop=8")], "the parts are not a head's first dims and its rest"),
         ([("start=0, stop=8", "start=4, stop=12")], "the parts are not a head's first dims and its rest"),
         (
-            [("start=8, stop=12", "start=8, stop=10"), ("%p = ", "%p = "), ("(%x) : f32[T, 2, 4]", "(%x) : f32[T, 2, 2]"),
-             ("(%r, %p) : f32[T, 2, 12]", "(%r, %p) : f32[T, 2, 10]")],
+            [
+                ("start=8, stop=12", "start=8, stop=10"),
+                ("%p = ", "%p = "),
+                ("(%x) : f32[T, 2, 4]", "(%x) : f32[T, 2, 2]"),
+                ("(%r, %p) : f32[T, 2, 12]", "(%r, %p) : f32[T, 2, 10]"),
+            ],
             "the parts do not make a whole head",
         ),
     ],

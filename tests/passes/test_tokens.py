@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from llmc.compiler.ir.graph import IRError
 from llmc.passes.rewrite import RuleLog
 from llmc.passes.tokens import Flatten
@@ -132,25 +133,47 @@ MASKED = "%k = mask_descriptor{mask=Mask}(%ids) : bool[B, 1, S, S]\n"
         ("%y = reduce{fn=sum, axis=1}(%x) : f32[B, 1, 8]", "works along axis 1"),
         ("%y = reduce{fn=mean, axis=0}(%x) : f32[1, S, 8]", "works along axis 0"),
         ("%t = permute{perm=[0, 2, 1]}(%x) : f32[B, 8, S]\n%y = softmax(%t) : f32[B, 8, S]", "works along axis 2"),
-        ("%t = permute{perm=[0, 2, 1]}(%x) : f32[B, 8, S]\n"
-         "%y = layer_norm{eps=1e-05, has_weight=false, has_bias=false}(%t) : f32[B, 8, S]", "works along axis 2"),
+        (
+            "%t = permute{perm=[0, 2, 1]}(%x) : f32[B, 8, S]\n"
+            "%y = layer_norm{eps=1e-05, has_weight=false, has_bias=false}(%t) : f32[B, 8, S]",
+            "works along axis 2",
+        ),
         ("%y = concat{axis=1}(%x, %x) : f32[B, 2*S, 8]", "works along axis 1"),
         ("%y = view{shape=[B, 8*S]}(%x) : f32[B, 8*S]", "regroups rows with other axes as"),
         ("%y = view{shape=[8*B*S]}(%x) : f32[8*B*S]", "regroups rows with other axes as"),
-        ("%t = permute{perm=[0, 2, 1]}(%x) : f32[B, 8, S]\n%y = mat_mul(%x, %t) : f32[B, S, S]",
-         "multiplies by values of the sequence"),
+        (
+            "%t = permute{perm=[0, 2, 1]}(%x) : f32[B, 8, S]\n%y = mat_mul(%x, %t) : f32[B, S, S]",
+            "multiplies by values of the sequence",
+        ),
         ("%t = permute{perm=[0, 2, 1]}(%x) : f32[B, 8, S]\n%y = mat_mul(%t, %x) : f32[B, 8, 8]", "works along axis 2"),
-        ("%p = view{shape=[B, 1, S]}(%positions) : i64[B, 1, S]\n%q = view{shape=[B, S, 1]}(%positions) : i64[B, S, 1]\n"
-         "%y = binary{fn=le}(%p, %q) : bool[B, S, S]", "combines ['B', '1', 'S'] with other sequences or positions"),
-        ("%p = view{shape=[B, 1, S]}(%positions) : i64[B, 1, S]\n%q = view{shape=[B, S, 1]}(%positions) : i64[B, S, 1]\n"
-         "%f = expand{shape=[B, S, S]}(%p) : i64[B, S, S]\n%g = expand{shape=[B, S, S]}(%q) : i64[B, S, S]\n"
-         "%y = binary{fn=le}(%f, %g) : bool[B, S, S]", "combines ['B', '1', 'S'] with other sequences or positions"),
-        ("%n = arange{size=S}() : i64[S]\n%q = view{shape=[S, 1]}(%n) : i64[S, 1]\n"
-         "%y = binary{fn=le}(%n, %q) : bool[S, S]", "combines ['S'] with other sequences or positions"),
-        ("%n = arange{size=B}() : i64[B]\n%q = view{shape=[B, 1]}(%n) : i64[B, 1]\n"
-         "%y = binary{fn=add}(%positions, %q) : i64[B, S]", "has no meaning per token"),
-        (MASKED + "%o = scalar{value=1.0}() : f32[]\n%z = scalar{value=0.0}() : f32[]\n"
-         "%y = where(%k, %o, %z) : f32[B, 1, S, S]", "reads an attention mask"),
+        (
+            "%p = view{shape=[B, 1, S]}(%positions) : i64[B, 1, S]\n"
+            "%q = view{shape=[B, S, 1]}(%positions) : i64[B, S, 1]\n"
+            "%y = binary{fn=le}(%p, %q) : bool[B, S, S]",
+            "combines ['B', '1', 'S'] with other sequences or positions",
+        ),
+        (
+            "%p = view{shape=[B, 1, S]}(%positions) : i64[B, 1, S]\n"
+            "%q = view{shape=[B, S, 1]}(%positions) : i64[B, S, 1]\n"
+            "%f = expand{shape=[B, S, S]}(%p) : i64[B, S, S]\n%g = expand{shape=[B, S, S]}(%q) : i64[B, S, S]\n"
+            "%y = binary{fn=le}(%f, %g) : bool[B, S, S]",
+            "combines ['B', '1', 'S'] with other sequences or positions",
+        ),
+        (
+            "%n = arange{size=S}() : i64[S]\n%q = view{shape=[S, 1]}(%n) : i64[S, 1]\n"
+            "%y = binary{fn=le}(%n, %q) : bool[S, S]",
+            "combines ['S'] with other sequences or positions",
+        ),
+        (
+            "%n = arange{size=B}() : i64[B]\n%q = view{shape=[B, 1]}(%n) : i64[B, 1]\n"
+            "%y = binary{fn=add}(%positions, %q) : i64[B, S]",
+            "has no meaning per token",
+        ),
+        (
+            MASKED + "%o = scalar{value=1.0}() : f32[]\n%z = scalar{value=0.0}() : f32[]\n"
+            "%y = where(%k, %o, %z) : f32[B, 1, S, S]",
+            "reads an attention mask",
+        ),
     ],
 )
 def test_what_mixes_positions_is_refused(lines: str, reason: str) -> None:
@@ -158,7 +181,9 @@ def test_what_mixes_positions_is_refused(lines: str, reason: str) -> None:
     with pytest.raises(IRError) as error:
         PASS.run(text, RuleLog())
     assert reason in str(error.value)
-    assert "it mixes positions of a sequence, which only attention may; llmc cannot compile this model" in str(error.value)
+    assert "it mixes positions of a sequence, which only attention may; llmc cannot compile this model" in str(
+        error.value
+    )
 
 
 def test_batched_products_of_heads_are_refused_by_name() -> None:
