@@ -6,7 +6,7 @@ one `EngineError` whose message says what, where, expected against got.
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,7 +21,7 @@ from llmc.runtime.errors import (
     NotAnEngine,
 )
 from llmc.runtime.features import Machine
-from llmc.runtime.hashing import digest, file_digest
+from llmc.runtime.hashing import BackgroundDigest, digest, file_digest
 from llmc.runtime.manifest import ABI, FORMAT, FileEntry, Manifest
 from llmc.runtime.staging import fsync_tree
 from llmc.runtime.strict_json import JsonMismatch, from_plain, parse_json, render_json, to_plain
@@ -46,8 +46,8 @@ class Artifact:
     folder: Path
     manifest: Manifest
     weights: Weights
-    hash_seconds: float
-    open_seconds: float
+    hash_seconds: float = 0.0  # wall time of hashing the weights, other work beside it
+    open_seconds: float = 0.0
     closed: bool = field(default=False, init=False)
 
     def has(self, name: str) -> bool:
@@ -68,8 +68,13 @@ class Artifact:
             self.weights.close()
 
 
-def open_artifact(folder: Path, machine: Machine | None = None) -> Artifact:
-    """Check an engine folder completely and map its weights. Raises an EngineError subclass."""
+def open_artifact(
+    folder: Path, machine: Machine | None = None, meanwhile: Callable[[Artifact], None] | None = None
+) -> Artifact:
+    """Check an engine folder completely and map its weights. Raises an EngineError subclass.
+
+    `meanwhile` is called while other threads hash the weights; all other files are checked by then.
+    """
     start = time.perf_counter()
     manifest = read_manifest(folder)
     check_machine(folder, manifest, machine or Machine.this())
@@ -77,24 +82,27 @@ def open_artifact(folder: Path, machine: Machine | None = None) -> Artifact:
     for name in (WEIGHTS, MODEL_LIBRARY):
         if name not in manifest.files:
             raise FileMismatch(f"{folder}: the engine has no {name}")
-    hash_start = time.perf_counter()
+    for name in sorted(set(manifest.files) - {WEIGHTS}):
+        _check_digest(folder, manifest, name, file_digest(confined(folder, name)))
     # The mapping that is hashed is the mapping that is used: pages are touched once, and no swap of the file
     # between check and use can go unseen.
     weights = Weights.map(confined(folder, WEIGHTS))
+    artifact = Artifact(folder, manifest, weights)
     try:
-        for name, entry in sorted(manifest.files.items()):
-            found = digest(weights.view) if name == WEIGHTS else file_digest(confined(folder, name))
-            if found != entry.blake3:
-                raise ChecksumMismatch(
-                    f"{folder / name}: content is damaged: BLAKE3 is {found[:16]}..., the manifest says "
-                    f"{entry.blake3[:16]}...; copy or build the engine again"
-                )
-        hash_seconds = time.perf_counter() - hash_start
+        hashing = BackgroundDigest(weights.view)
+        try:
+            if meanwhile is not None:
+                meanwhile(artifact)
+        finally:
+            found = hashing.result()
+        artifact.hash_seconds = hashing.seconds
+        _check_digest(folder, manifest, WEIGHTS, found)
         weights.locate_data()
     except BaseException:
-        weights.close()
+        artifact.close()
         raise
-    return Artifact(folder, manifest, weights, hash_seconds, time.perf_counter() - start)
+    artifact.open_seconds = time.perf_counter() - start
+    return artifact
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -194,6 +202,15 @@ def confined(folder: Path, name: str) -> Path:
     if not inside:
         raise FileMismatch(f"{folder / name}: leads outside the engine's folder")
     return folder / name
+
+
+def _check_digest(folder: Path, manifest: Manifest, name: str, found: str) -> None:
+    expected = manifest.files[name].blake3
+    if found != expected:
+        raise ChecksumMismatch(
+            f"{folder / name}: content is damaged: BLAKE3 is {found[:16]}..., the manifest says "
+            f"{expected[:16]}...; copy or build the engine again"
+        )
 
 
 def _read_plain(folder: Path) -> dict[str, Any]:

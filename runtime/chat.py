@@ -13,7 +13,7 @@ import jinja2
 
 from llmc.runtime.artifact import CHAT_TEMPLATE, Artifact
 from llmc.runtime.errors import ChatTemplateError
-from llmc.runtime.template_sandbox import MAX_CHARS, TemplateSandbox, render_capped
+from llmc.runtime.template_sandbox import MAX_CHARS, MAX_SECONDS, TemplateSandbox, render_capped
 from llmc.runtime.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
@@ -74,7 +74,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return render_capped(self._template, data)
+            return render_capped(self._template, data, MAX_SECONDS)
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"the chat template refused the messages: {_one_line(error)}") from error
         except Exception as error:  # a template's own mistakes surface as any Python error

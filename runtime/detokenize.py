@@ -18,14 +18,14 @@ class StreamDetokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._context: list[int] = []  # tokens whose text is out; decodes to some text, or is empty
+        self._context: list[int] = []  # the last tokens whose text is out
         self._context_text = ""
         self._pending: list[int] = []  # tokens whose text is not all out
         self._emitted = 0  # characters of the pending text that are out
 
     def add(self, token: int) -> str:
         """The text that this token settles; may be empty."""
-        if token in self._tokenizer.special_ids or token >= self._tokenizer.size:
+        if self._tokenizer.is_silent(token):
             return ""
         self._pending.append(token)
         if token in self._tokenizer.byte_ids:
@@ -51,13 +51,7 @@ class StreamDetokenizer:
         return self._tokenizer.decode(self._context + self._pending)[len(self._context_text) :]
 
     def _move_context(self) -> None:
-        text = self._tokenizer.decode(self._pending)
-        if text:
-            self._context, self._context_text = self._pending, text
-        else:
-            # Empty text cannot serve as context: a decoder that strips the first space would strip the next
-            # one too.
-            self._context = self._context + self._pending
-            self._context_text = self._tokenizer.decode(self._context)
+        self._context = self._pending
+        self._context_text = self._tokenizer.decode(self._context)
         self._pending = []
         self._emitted = 0

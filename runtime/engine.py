@@ -23,7 +23,7 @@ from llmc.runtime.blocks import BlockManager
 from llmc.runtime.chat import ChatTemplate, Message
 from llmc.runtime.commit import Commit
 from llmc.runtime.device import CpuDevice, Device
-from llmc.runtime.errors import ChatTemplateError, InvalidParameter, StepFailed
+from llmc.runtime.errors import ChatTemplateError, InvalidParameter, RequestError, StepFailed
 from llmc.runtime.features import Machine
 from llmc.runtime.handle import Live, RequestHandle
 from llmc.runtime.limits import LoadOptions, plan_limits
@@ -42,11 +42,11 @@ Prompt = str | Sequence[int]
 class Engine:
     """A loaded engine. Use `Engine.load`; close it, or use it as a context manager."""
 
-    def __init__(self, artifact: Artifact, device: Device, max_batch: int) -> None:
+    def __init__(self, artifact: Artifact, device: Device, max_batch: int, tokenizer: Tokenizer | None) -> None:
         self.artifact = artifact
         self.manifest = artifact.manifest
         self.device = device
-        self.tokenizer = Tokenizer.load(artifact) if artifact.has(TOKENIZER) else None
+        self.tokenizer = tokenizer
         self._template: ChatTemplate | None = None
         self._blocks = BlockManager(device.num_blocks, device.limits.block_tokens)
         self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
@@ -54,6 +54,7 @@ class Engine:
         self._commit = Commit(self._scheduler, self._buffers)
         self._live: dict[Request, Live] = {}
         self._arrivals = 0
+        self._stepping = False
         self._scorer = Scorer(device, self._blocks, self._buffers, self.manifest.model.vocab_size)
 
     @classmethod
@@ -77,13 +78,19 @@ class Engine:
         to what the envelope can use, but at most half of the free memory. Raises EngineError subclasses,
         InvalidParameter.
         """
-        artifact = open_artifact(Path(path), machine)
+        tokenizers: list[Tokenizer] = []
+
+        def load_tokenizer(artifact: Artifact) -> None:
+            if artifact.has(TOKENIZER):
+                tokenizers.append(Tokenizer.load(artifact))
+
+        artifact = open_artifact(Path(path), machine, meanwhile=load_tokenizer)
         try:
             options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory)
             plan = plan_limits(artifact.manifest, options)
             device = CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
             try:
-                return cls(artifact, device, plan.step.max_seqs)
+                return cls(artifact, device, plan.step.max_seqs, tokenizers[0] if tokenizers else None)
             except BaseException:
                 device.close()
                 raise
@@ -153,23 +160,29 @@ class Engine:
     def step(self) -> bool:
         """Run one step; False if there is nothing to do.
 
-        Raises StepFailed, and then every request has failed.
+        Raises StepFailed if the device fails. Whatever exception leaves this function, KeyboardInterrupt included,
+        has ended every request as failed: what the cache holds is unknown then, so no answer can be trusted.
         """
+        if self._stepping:
+            raise RequestError("the engine cannot be driven from inside an output callback")
+        self._stepping = True
+        try:
+            return self._step()
+        except BaseException as error:
+            self._fail_all(error)
+            raise
+        finally:
+            self._stepping = False
+
+    def _step(self) -> bool:
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
-        sampled = self._buffers.fill(batch)
-        try:
-            (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
-        except StepFailed as error:
-            # What the cache holds is unknown now, so no running answer can be trusted.
-            for live in list(self._live.values()):
-                self._commit.fail(live, error)
-            self._forget_finished()
-            raise
+        sampled = [self._live[chunk.request] for chunk in self._buffers.fill(batch)]
+        (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
         self._scheduler.computed(batch)
-        self._commit.tokens([self._live[chunk.request] for chunk in sampled])
-        self._forget_finished()
+        self._commit.tokens(sampled)
+        self._forget(sampled)
         return True
 
     def sampling(self, params: SamplingParams | None = None, **fields: Any) -> SamplingParams:
@@ -253,11 +266,19 @@ class Engine:
         live = self._live.get(request)
         if live is not None:
             self._commit.end(live, FinishReason.CANCELLED)
-            self._forget_finished()
+            self._forget([live])
 
-    def _forget_finished(self) -> None:
-        for request in [r for r, live in self._live.items() if live.completion is not None]:
-            del self._live[request]
+    def _fail_all(self, error: BaseException) -> None:
+        cause = error if isinstance(error, StepFailed) else StepFailed(f"a step ended with {type(error).__name__}")
+        lives = list(self._live.values())
+        for live in lives:
+            self._commit.fail(live, cause)
+        self._forget(lives)
+
+    def _forget(self, lives: Sequence[Live]) -> None:
+        for live in lives:
+            if live.completion is not None:
+                self._live.pop(live.request, None)
 
     def _checked_prompt(self, prompt: Prompt, params: SamplingParams) -> Sequence[int]:
         params.check_vocabulary(self.manifest.model.num_valid_tokens)

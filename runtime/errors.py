@@ -41,6 +41,10 @@ class NotEnoughMemory(EngineError):
     """The asked-for limits need more memory than there is."""
 
 
+class DiskFull(EngineError):
+    """A build ran out of disk space; what it had written is removed."""
+
+
 class OutputOccupied(EngineError):
     """A build would overwrite something that is no engine."""
 

@@ -1,6 +1,8 @@
 """BLAKE3 of an engine's files, on all cores."""
 
 import mmap
+import threading
+import time
 from pathlib import Path
 
 from blake3 import blake3
@@ -20,3 +22,28 @@ def file_digest(path: Path) -> str:
     hasher = blake3(max_threads=blake3.AUTO)
     hasher.update_mmap(path)
     return str(hasher.hexdigest())
+
+
+class BackgroundDigest(threading.Thread):
+    """`digest` of a buffer in another thread, started at once. The buffer must live until `result` returns."""
+
+    def __init__(self, data: memoryview) -> None:
+        super().__init__(name="llmc-hash", daemon=True)
+        self._data = data
+        self._found: str | BaseException | None = None
+        self.seconds = 0.0
+        self.start()
+
+    def run(self) -> None:
+        start = time.perf_counter()
+        try:
+            self._found = digest(self._data)
+        except BaseException as error:  # raised again where the result is asked for
+            self._found = error
+        self.seconds = time.perf_counter() - start
+
+    def result(self) -> str:
+        self.join()
+        if isinstance(self._found, str):
+            return self._found
+        raise self._found or RuntimeError("the hashing thread ended without a result")

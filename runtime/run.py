@@ -3,9 +3,11 @@
 The command line is read by llmc.compiler.cli.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -44,6 +46,9 @@ def run(options: RunOptions, out: TextIO | None = None, read_line: Callable[[str
         session = _Session(engine, options, out)
         if options.prompt is not None:
             return session.answer_once(options.prompt)
+        if read_line is input and sys.stdin.isatty():
+            with contextlib.suppress(ImportError):  # line editing for `input`, where Python has it
+                import_module("readline")
         return session.chat(read_line)
 
 

@@ -14,6 +14,8 @@ MAX_STOP_CHARS = 256
 MAX_STOP_IDS = 1024
 MAX_BIASES = 1024
 MAX_BIAS = 100.0
+# The device computes in 32-bit floats: within these bounds no quotient of a logit leaves their range.
+_MIN_FLOAT = 1e-6
 _MAX_FLOAT = 1e6
 _MAX_INT = 2**31 - 1
 _MAX_SEED = 2**64 - 1
@@ -28,18 +30,18 @@ class SamplingParams:
     raw logits.
     """
 
-    temperature: float = 1.0  # >= 0; 0 = greedy
+    temperature: float = 1.0  # 0 = greedy, else 1e-6..1e6
     top_k: int = 0  # 0 = off
-    top_p: float = 1.0  # (0, 1]; 1 = off
+    top_p: float = 1.0  # 1e-6..1; 1 = off
     min_p: float = 0.0  # [0, 1]; 0 = off
-    repetition_penalty: float = 1.0  # > 0; 1 = off; over prompt and output
+    repetition_penalty: float = 1.0  # 1e-6..1e6; 1 = off; over prompt and output
     presence_penalty: float = 0.0  # over output
     frequency_penalty: float = 0.0  # over output
     logit_bias: Mapping[int, float] = field(default_factory=dict)  # token id -> added to its logit, -100..100
     seed: int | None = None  # None: a random one, reported in the result
     max_tokens: int | None = None  # None: as many as the envelope holds
     min_tokens: int = 0  # no stop before this many
-    stop: tuple[str, ...] = ()  # the text ends before the first of these
+    stop: tuple[str, ...] = ()  # the text ends before the first of these to be complete
     stop_token_ids: tuple[int, ...] = ()  # beside the model's own end tokens
     ignore_eos: bool = False  # the model's own end tokens do not stop
     logprobs: int | None = None  # None: none; k: the chosen token's and the k best
@@ -54,10 +56,11 @@ class SamplingParams:
             "min_p",
         ):
             object.__setattr__(self, name, _number(name, getattr(self, name)))
-        _range("temperature", self.temperature, 0, _MAX_FLOAT)
-        _range("top_p", self.top_p, 0, 1, open_low=True)
+        if self.temperature != 0:
+            _range("temperature, unless 0,", self.temperature, _MIN_FLOAT, _MAX_FLOAT)
+        _range("top_p", self.top_p, _MIN_FLOAT, 1)
         _range("min_p", self.min_p, 0, 1)
-        _range("repetition_penalty", self.repetition_penalty, 0, _MAX_FLOAT, open_low=True)
+        _range("repetition_penalty", self.repetition_penalty, _MIN_FLOAT, _MAX_FLOAT)
         _range("presence_penalty", self.presence_penalty, -_MAX_FLOAT, _MAX_FLOAT)
         _range("frequency_penalty", self.frequency_penalty, -_MAX_FLOAT, _MAX_FLOAT)
         _integer("top_k", self.top_k, 0, _MAX_INT)
@@ -141,10 +144,9 @@ def _number(name: str, value: object) -> float:
     return number
 
 
-def _range(name: str, value: float, low: float, high: float, open_low: bool = False) -> None:
-    if not low <= value <= high or (open_low and value == low):
-        opening = "(" if open_low else "["
-        raise InvalidParameter(f"{name} must be in {opening}{low:g}, {high:g}], got {value:g}")
+def _range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise InvalidParameter(f"{name} must be in [{low:g}, {high:g}], got {value:g}")
 
 
 def _integer(name: str, value: object, low: int, high: int) -> None:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmc.runtime.errors import OutputOccupied
+from llmc.runtime.errors import DiskFull, OutputOccupied
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 
@@ -25,9 +26,9 @@ _NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 def atomic_folder(output: Path, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
     """A fresh folder to fill, which becomes `output` when the block ends without an error.
 
-    Raises OutputOccupied, before and after the block, if something lies at `output` that `may_replace`
-    refuses. The block is expected to fsync what it writes (`artifact.seal` does); the renames are fsynced
-    here.
+    Raises OutputOccupied, before and after the block, if something lies at `output` that `may_replace` refuses;
+    DiskFull if there is no space left. The block is expected to fsync what it writes (`artifact.seal` does);
+    the renames are fsynced here.
     """
     output = Path(os.path.abspath(output))
     check_output(output, may_replace)
@@ -38,6 +39,13 @@ def atomic_folder(output: Path, may_replace: Callable[[Path], bool]) -> Iterator
         yield staged
         check_output(output, may_replace)
         _move_into_place(staged, output)
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        raise DiskFull(
+            f"{output}: no space left after {_tree_bytes(staged)} bytes of the engine, "
+            f"{shutil.disk_usage(output.parent).free} bytes are free; make room or choose another -o"
+        ) from error
     finally:
         # Removes the unfinished folder, or the replaced engine, which now bears the staged name.
         shutil.rmtree(staged, ignore_errors=True)
@@ -60,6 +68,10 @@ def fsync_tree(folder: Path) -> None:
         _fsync(Path(root))
 
 
+def _tree_bytes(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def _prefix(output: Path) -> str:
     return f".{output.name}.llmc-build-"
 
@@ -70,7 +82,7 @@ def _create_locked(output: Path) -> tuple[Path, int]:
         staged.mkdir()
         lock = os.open(staged, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _try_lock(lock)
             if os.stat(staged).st_ino == os.fstat(lock).st_ino:
                 return staged, lock
         except (BlockingIOError, FileNotFoundError):
@@ -85,12 +97,23 @@ def _remove_dead_siblings(output: Path) -> None:
         except OSError:
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(sibling, ignore_errors=True)
+            if _try_lock(lock):
+                shutil.rmtree(sibling, ignore_errors=True)
         except BlockingIOError:
             pass  # a build that is alive
         finally:
             os.close(lock)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock, or raise BlockingIOError if another process has the lock; False where the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def _glob_escape(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Cuts the text before the first occurrence of any stop string, whichever tokens it is spread over."""
+    """Cuts the text before the stop string that is complete first, whichever tokens it is spread over."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -21,12 +21,14 @@ class StopMatcher:
         """
         if self.matched is not None:
             return ""
-        if not armed:
+        if not armed or not self._stops:
             return piece
         text = self._held + piece
-        hits = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        hits = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if hits:
-            at, self.matched = min(hits)
+            # The stop that is complete first wins, as if the text came character by character: so the cut does
+            # not depend on how tokens divide the text.
+            _, at, self.matched = min(hits)
             self._held = ""
             return text[:at]
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)

@@ -29,8 +29,8 @@ class TemplateRefused(jinja2.TemplateError):
     """`raise_exception(message)` of a template, or a cap that it hit."""
 
 
-class _TimeUp(BaseException):
-    """Thrown into the rendering thread; no `except Exception` of the template engine catches it."""
+class _TimeUp(SystemExit):
+    """Thrown into the rendering thread: no `except Exception` catches it, and no thread reports it when it ends."""
 
 
 class _Generation(Extension):
@@ -83,6 +83,17 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             _check_growth("format", left, ())
         return _capped(super().call_binop(context, operator, left, right))
 
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+
+        def guarded(*args: Any, **kwargs: Any) -> str:
+            _check_growth("format", value.__self__, ())
+            return str(_capped(wrapped(*args, **kwargs)))
+
+        return guarded
+
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):
@@ -90,7 +101,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return _capped(super().call(context, obj, *args, **kwargs))
 
 
-def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seconds: float = MAX_SECONDS) -> str:
+def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seconds: float) -> str:
     """Render in a thread that is stopped after `max_seconds`.
 
     Raises jinja2.TemplateError and whatever code raises.
@@ -110,7 +121,8 @@ def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seco
         # Repeated, because an exception that lands inside a template's own `except` would be lost.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeUp))
         thread.join(0.05)
-    (result,) = outcome
+    # Empty if the time was up while the outcome was about to be noted.
+    result = outcome[0] if outcome else _TimeUp()
     if isinstance(result, _TimeUp):
         raise TemplateRefused(f"rendering took more than {max_seconds:g} s")
     if isinstance(result, BaseException):

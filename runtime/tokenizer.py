@@ -36,14 +36,18 @@ class Tokenizer:
         inner.no_truncation()
         inner.no_padding()
         inner.encode_special_tokens = True
-        self.size = inner.get_vocab_size(with_added_tokens=True)
+        self._aliases: dict[str, str] = {}  # spelling -> alias
+        self._originals: dict[str, int] = {}  # alias -> the token it stands for
+        self._alias_ids: frozenset[int] = frozenset()
         self._special = {
             token_id: token for token_id, token in inner.get_added_tokens_decoder().items() if token.special
         }
         self.special_ids = frozenset(self._special)
         self._unknown = self.template_variables.get("unk_token")
         self.byte_ids = _byte_fallback_ids(inner)
-        self._add_aliases()
+        self._marked = self._with_aliases()
+        longest_first = sorted((re.escape(text) for text in self._aliases if text), key=len, reverse=True)
+        self._special_pattern = re.compile("|".join(longest_first)) if longest_first else None
 
     @classmethod
     def load(cls, artifact: Artifact) -> "Tokenizer":
@@ -63,14 +67,14 @@ class Tokenizer:
 
         Raises InvalidParameter for lone surrogates.
         """
-        ids = self._encode(text)
+        ids = self._encode(self._inner, text)
         if self._tokens.add_bos and self._tokens.bos is not None:
             ids.insert(0, self._tokens.bos)
         return ids
 
     def encode_marked(self, text: str) -> list[int]:
         """Ids of text in which control tokens are written as `mark_control` writes them; nothing is added."""
-        return [self._alias_ids.get(token, token) for token in self._encode(text)]
+        return self._encode(self._marked, text)
 
     def mark_control(self, text: str) -> str:
         """Every special token that `text` spells becomes its alias, for `encode_marked`."""
@@ -85,12 +89,16 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out; ids that no token has are left out too."""
-        size = self.size
-        return str(self._inner.decode([token for token in ids if token < size], skip_special_tokens=True))
+        aliases = self._alias_ids
+        return str(self._inner.decode([token for token in ids if token not in aliases], skip_special_tokens=True))
 
     def token_text(self, token: int) -> str:
         """How the vocabulary spells one token, special ones included; empty if no token has the id."""
-        return (self._inner.id_to_token(token) or "") if token < self.size else ""
+        return "" if token in self._alias_ids else self._inner.id_to_token(token) or ""
+
+    def is_silent(self, token: int) -> bool:
+        """Whether `decode` leaves this id out: a special token, or no token at all."""
+        return token in self.special_ids or token in self._alias_ids or self._inner.id_to_token(token) is None
 
     @cached_property
     def template_variables(self) -> dict[str, str]:
@@ -115,27 +123,37 @@ class Tokenizer:
                 found[name] = self.token_text(token)
         return found
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, inner: tokenizers.Tokenizer, text: str) -> list[int]:
         try:
-            ids = list(self._inner.encode(text, add_special_tokens=False).ids)
+            encoding = inner.encode(text, add_special_tokens=False)
         except (TypeError, UnicodeError) as error:
             raise InvalidParameter("the text holds lone surrogates, which are no Unicode characters") from error
-        for token in self.special_ids.intersection(ids):
-            # Only a model whose vocabulary proper holds a control token's spelling gets here (Unigram can).
-            spelling = self._special[token].content
-            if spelling in text and spelling != self._unknown:
-                raise InvalidParameter(f"the tokenizer cannot write {spelling!r} as plain text; leave it out")
+        ids: list[int] = []
+        for token, spelling in zip(encoding.ids, encoding.tokens, strict=True):
+            # The library may count the spaces around an added token in.
+            original = self._originals.get(spelling.strip())
+            if original is None and token in self.special_ids:
+                self._check_unknown(token, text)
+            ids.append(token if original is None else original)
         return ids
 
-    def _add_aliases(self) -> None:
+    def _check_unknown(self, token: int, text: str) -> None:
+        """Plain text gave a special token: fine if it stands for unknown text.
+
+        A model whose vocabulary proper holds a control token's spelling gives that token too (Unigram can).
+        """
+        spelling = self._special[token].content
+        if spelling in text and spelling != self._unknown:
+            raise InvalidParameter(f"the tokenizer cannot write {spelling!r} as plain text; leave it out")
+
+    def _with_aliases(self) -> tokenizers.Tokenizer:
+        """The tokenizer to which every special token's alias is added: the same one, or a copy."""
         nonce = secrets.token_hex(16)
-        self._aliases: dict[str, str] = {}  # spelling -> alias
-        originals: dict[str, int] = {}  # alias -> the token it stands for
         added: list[tokenizers.AddedToken] = []
         for token_id, token in self._special.items():
             alias = f"{_OPEN}{nonce}{token_id:x}{_CLOSE}"
             self._aliases[token.content] = alias
-            originals[alias] = token_id
+            self._originals[alias] = token_id
             added.append(
                 tokenizers.AddedToken(
                     alias,
@@ -145,10 +163,18 @@ class Tokenizer:
                     normalized=False,
                 )
             )
-        self._inner.add_tokens(added)
-        self._alias_ids = {self._inner.token_to_id(alias): token_id for alias, token_id in originals.items()}
-        longest_first = sorted((re.escape(text) for text in self._aliases if text), key=len, reverse=True)
-        self._special_pattern = re.compile("|".join(longest_first)) if longest_first else None
+        inner = self._inner
+        first = max(
+            inner.get_vocab_size(with_added_tokens=False), *(i + 1 for i in inner.get_added_tokens_decoder()), 0
+        )
+        if any(inner.id_to_token(token) is not None for token in range(first, first + len(added))):
+            # Ids with gaps: the library gives new tokens ids that others have. A copy keeps `decode` right.
+            inner = tokenizers.Tokenizer.from_str(inner.to_str())
+            inner.encode_special_tokens = True
+        else:
+            self._alias_ids = frozenset(range(first, first + len(added)))
+        inner.add_tokens(added)
+        return inner
 
 
 def _byte_fallback_ids(inner: tokenizers.Tokenizer) -> frozenset[int]:

@@ -137,6 +137,7 @@ template <class F, class Epilogue> struct LinearCall {
 template <class F, class Epilogue>
 __attribute__((noinline)) void linear(const Weights& w, const void* operand, int64_t rows, const Epilogue& epilogue,
                                       const Worker& worker) {
+  if (rows == 0) return;
   const int64_t panels = (w.n + PANEL - 1) / PANEL, chunk = row_chunk(rows, F::row_bytes(w.k));
   const LinearCall<F, Epilogue> call{w, (const uint8_t*)operand, epilogue, F::panel_bytes(w.k), F::row_bytes(w.k)};
   int64_t unit, last;

@@ -1,5 +1,6 @@
 """Tiny random models whose settings bite, and HF eager as the oracle."""
 
+import functools
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -119,6 +120,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
     "gpt2": ("gpt2", {**_GPT2, "scale_attn_by_inverse_layer_idx": True}),
+    "gptj": ("gptj", {**_GPT2, "rotary_dim": 4}),
+    "apertus": ("apertus", _gqa()),
     "gpt_neox": (
         "gpt_neox",
         _mha(rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
@@ -224,16 +227,14 @@ def oracle() -> ModuleType:
     return sys.modules[__name__]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def capture_family() -> CaptureFamily:
-    """capture_family("llama", **config overrides): the eager model of the family, and a capture.
+    """capture_family("llama"): the family's eager model and its capture, made once."""
 
-    Overrides change the config that is captured; weights are those of the family's own config.
-    """
-
-    def make(family: str, **overrides: Any) -> tuple[PreTrainedModel, Captured]:
+    @functools.cache
+    def make(family: str) -> tuple[PreTrainedModel, Captured]:
         model = eager_model(config_of(family))
-        return model, capture_with(config_of(family, **overrides), lambda _: checkpoint_from(model))
+        return model, capture_with(config_of(family), lambda _: checkpoint_from(model))
 
     return make
 

@@ -28,7 +28,17 @@ def reference_library(cxx, tmp_path_factory):
     names = ("VOCAB", "NUM_VALID", "BLOCK_TOKENS", "POISON")
     defines = [f"-D{name}={getattr(reference_oracle, name)}" for name in names]
     source = HERE / "reference_device.cc"
-    command = [*cxx, "-O2", "-shared", "-fPIC", *defines, f"-I{engine_folders.ABI_FOLDER}", str(source), "-o", str(library)]
+    command = [
+        *cxx,
+        "-O2",
+        "-shared",
+        "-fPIC",
+        *defines,
+        f"-I{engine_folders.ABI_FOLDER}",
+        str(source),
+        "-o",
+        str(library),
+    ]
     subprocess.run(command, check=True)
     return library
 

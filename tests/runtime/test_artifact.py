@@ -85,6 +85,17 @@ def test_every_flipped_bit_is_found(make_engine):
     Engine.load(folder).close()
 
 
+def test_every_bit_of_the_weights_is_found(make_engine):
+    folder = make_engine()
+    path = folder / "weights.safetensors"
+    before = path.read_bytes()
+    for bit in range(64):
+        damaged = bytearray(before)
+        damaged[len(before) - 8 + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        refuse(folder, ChecksumMismatch, "weights.safetensors: content is damaged")
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b + b"\0", lambda b: b"", lambda b: b + b + b[:8]])
 def test_truncated_and_grown_files_are_found(make_engine, damage):
     folder = make_engine()

@@ -316,3 +316,22 @@ def test_random_traffic_is_right_and_leaks_nothing(shared_engine):
             if completion.finish_reason is not FinishReason.CANCELLED:
                 check(completion, prompt, params)
         assert engine.num_free_blocks == 60
+
+
+def test_an_interrupt_inside_a_step_ends_every_request_and_leaves_a_sound_engine(engine, monkeypatch):
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    handles = [engine.submit([n, n + 1], params) for n in range(12)]
+    engine.step()
+    monkeypatch.setattr(handles[3]._live.answer, "accept", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    for handle in handles:
+        assert isinstance(handle.result().error, StepFailed)
+    check(engine.generate([[1, 2]], params)[0], [1, 2], params)
+
+
+def test_a_callback_cannot_drive_the_engine(engine):
+    bad = engine.submit([1], temperature=0, max_tokens=3, on_output=lambda output: engine.step())
+    good = engine.submit([2], temperature=0, max_tokens=3)
+    good.result()
+    assert "inside an output callback" in str(bad.completion.error)

@@ -36,7 +36,7 @@ def test_integers_refuse_what_is_no_integer_in_range(name, value):
         {"temperature": 0},
         {"temperature": 1e-6},
         {"top_p": 1},
-        {"top_p": 1e-9},
+        {"top_p": 1e-6},
         {"min_p": 0},
         {"min_p": 1},
         {"repetition_penalty": 0.01},
@@ -62,9 +62,11 @@ def test_the_bounds_themselves_are_allowed(fields):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"temperature": -0.1}, r"temperature must be in \[0, 1e\+06\], got -0.1"),
-        ({"top_p": 0}, r"top_p must be in \(0, 1\], got 0"),
+        ({"temperature": -0.1}, r"temperature, unless 0, must be in \[1e-06, 1e\+06\], got -0.1"),
+        ({"top_p": 0}, r"top_p must be in \[1e-06, 1\], got 0"),
         ({"top_p": 1.01}, "top_p"),
+        ({"top_p": 1e-50}, "top_p"),
+        ({"temperature": 1e-40}, "temperature"),
         ({"min_p": 1.01}, "min_p"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"max_tokens": 0}, "max_tokens must be in 1"),

@@ -1,5 +1,6 @@
 """Builds that are killed, fail or race: the output is the old engine, nothing, or the whole new one."""
 
+import errno
 import os
 import random
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 from llmc.runtime import staging
 from llmc.runtime.artifact import is_engine, open_artifact, read_manifest
-from llmc.runtime.errors import EngineError, OutputOccupied
+from llmc.runtime.errors import DiskFull, EngineError, OutputOccupied
 from llmc.runtime.staging import atomic_folder
 
 BUILD = """
@@ -71,6 +72,28 @@ def test_a_failing_build_leaves_the_old_engine(tmp_path):
         (folder / "half").write_text("x")
         raise ZeroDivisionError
     assert read_manifest(output).producer == {"llmc": "one"} and leftovers(output) == []
+
+
+def test_a_full_disk_is_one_line_with_figures(tmp_path):
+    output = tmp_path / "engine"
+    with pytest.raises(DiskFull, match=r"no space left after 3 bytes of the engine, \d+ bytes are free"):  # noqa: SIM117
+        with atomic_folder(output, is_engine) as folder:
+            (folder / "half").write_text("xyz")
+            raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(PermissionError), atomic_folder(output, is_engine):
+        raise PermissionError(errno.EACCES, "other errors pass")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def no_locks(*args):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(staging.fcntl, "flock", no_locks)
+    output = tmp_path / "engine"
+    (tmp_path / ".engine.llmc-build-maybe-alive").mkdir()
+    fill(output)
+    assert [p.name for p in leftovers(output)] == [".engine.llmc-build-maybe-alive"]
 
 
 def test_what_is_no_engine_is_not_replaced(tmp_path):

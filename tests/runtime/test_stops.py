@@ -21,15 +21,17 @@ def test_pieces_do_not_matter(pieces, stops):
         assert matcher.matched or any(s.startswith(matcher._held) for s in stops) or not matcher._held
         assert matcher.matched or seen == shown + matcher._held
     shown += matcher.finish()
-    cuts = [whole.find(s) for s in stops if s in whole]
-    assert shown == (whole[: min(cuts)] if cuts else whole)
+    cuts = [(whole.find(s) + len(s), whole.find(s)) for s in stops if s in whole]
+    assert shown == (whole[: min(cuts)[1]] if cuts else whole)
     assert (matcher.matched is not None) == bool(cuts)
 
 
-def test_overlapping_stops_cut_at_the_earliest():
+def test_overlapping_stops_cut_at_the_first_complete():
     matcher = StopMatcher(["bcd", "abcx", "c"])
     assert [matcher.feed(p) for p in ("za", "b", "c", "d")] == ["z", "", "ab", ""]
     assert matcher.matched == "c"
+    whole = StopMatcher(["bcd", "abcx", "c"])
+    assert whole.feed("zabcd") == "zab"
 
 
 def test_unarmed_text_passes_unseen():

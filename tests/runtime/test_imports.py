@@ -1,0 +1,68 @@
+"""llmc.runtime stands alone: no torch, no transformers, no other part of llmc, and it is cheap to import."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import llmc.runtime
+
+RUNTIME = Path(llmc.runtime.__file__).parent
+MODULES = sorted(path.stem for path in RUNTIME.glob("*.py") if path.stem != "__init__")
+FORBIDDEN = ("torch", "transformers", "onnx", "gguf", "ziglang", "pytest", "rich", "click")
+LIBRARIES = {"numpy", "blake3", "tokenizers", "jinja2"}
+
+
+def loaded_after(statement):
+    script = f"import sys\n{statement}\nprint(*sorted(sys.modules), sep='\\n')"
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+
+
+def test_everything_imports_without_the_rest():
+    loaded = loaded_after("\n".join(f"import llmc.runtime.{name}" for name in MODULES))
+    ours = {name.split(".")[1] for name in loaded if name.startswith("llmc.")}
+    assert ours == {"runtime"}
+    assert not [name for name in loaded if name.split(".")[0] in FORBIDDEN]
+
+
+def test_the_package_itself_loads_nothing():
+    loaded = loaded_after("import llmc.runtime")
+    assert [name for name in loaded if name.startswith("llmc.")] == ["llmc.runtime"]
+    assert not {name.split(".")[0] for name in loaded} & (LIBRARIES | set(FORBIDDEN))
+
+
+def test_the_schema_loads_no_serving_code():
+    loaded = loaded_after("import llmc.runtime.artifact")
+    assert not {"tokenizers", "jinja2", "llmc.runtime.engine"} & set(loaded)
+
+
+@pytest.mark.parametrize("name", ["__init__", *MODULES])
+def test_sources_import_the_runtime_and_its_libraries_only(name):
+    allowed = LIBRARIES | set(sys.stdlib_module_names)
+    for node in ast.walk(ast.parse((RUNTIME / f"{name}.py").read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "absolute imports only"
+            names = [node.module or ""]
+        else:
+            continue
+        for imported in names:
+            assert imported.split(".")[0] in allowed or imported.startswith("llmc.runtime."), imported
+
+
+def test_the_docs_name_every_module_and_error():
+    text = (RUNTIME.parent / "docs" / "runtime.md").read_text()
+    from llmc.runtime import errors
+
+    for name in [*MODULES, *(n for n in vars(errors) if n[0].isupper())]:
+        assert f"`{name}`" in text or name == "errors", name
+
+
+def test_every_exported_name_exists():
+    for name in llmc.runtime.__all__:
+        assert getattr(llmc.runtime, name).__name__ == name
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = llmc.runtime.nonsense

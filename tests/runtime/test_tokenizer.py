@@ -1,0 +1,119 @@
+"""Text to ids: user text never becomes a control token, one BOS, the same ids from many threads."""
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_tokenizers import CONTROL, KINDS
+from tokenizers import AddedToken, decoders, models
+from tokenizers import Tokenizer as Inner
+
+from llmc.runtime.errors import InvalidParameter
+from llmc.runtime.manifest import SpecialTokens
+from llmc.runtime.tokenizer import Tokenizer
+
+NONE = SpecialTokens(None, (), None, False)
+TOKENIZERS = {name: Tokenizer(make(), NONE, {}) for name, make in KINDS.items()}
+FRAGMENTS = [*CONTROL, "<|bos|>", "<|im_", "start|>", "<", "|", "hello", " ", "\n", "世", "🙂", "<think>"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=8))
+def test_user_text_has_no_control_tokens(kind, parts):
+    tokenizer = TOKENIZERS[kind]
+    unknown = {tokenizer._inner.token_to_id("<unk>")}
+    ids = tokenizer.encode("".join(parts))
+    assert not tokenizer.special_ids.intersection(ids) - unknown
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100, deadline=None)
+@given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=8))
+def test_marked_text_encodes_as_the_library_does_with_control_tokens(kind, parts):
+    text = "".join(parts)
+    tokenizer = TOKENIZERS[kind]
+    expected = KINDS[kind]().encode(text, add_special_tokens=False).ids
+    assert tokenizer.encode_marked(tokenizer.mark_control(text)) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_text_encodes_as_the_library_does(kind):
+    for text in ("hello hello", " 世界 hello", "", "<think>a", "naïve"):
+        assert TOKENIZERS[kind].encode(text) == KINDS[kind]().encode(text, add_special_tokens=False).ids
+
+
+def test_one_bos_where_the_model_wants_one():
+    tokenizer = Tokenizer(KINDS["llama2"](), SpecialTokens(1, (2,), None, True), {})
+    ids = tokenizer.encode("hello")
+    assert ids[0] == 1 and ids.count(1) == 1
+    assert tokenizer.encode("") == [1]
+    assert tokenizer.encode("<s>hello").count(1) == 1
+    assert tokenizer.encode_marked(tokenizer.mark_control("<s>hello")).count(1) == 1
+
+
+def test_truncation_and_padding_of_the_file_do_not_apply():
+    inner = KINDS["byte_level"]()
+    inner.enable_truncation(3)
+    inner.enable_padding(length=10)
+    assert len(Tokenizer(inner, NONE, {}).encode("abcdef")) == 6
+    assert len(Tokenizer(inner, NONE, {}).encode("ab")) == 2
+
+
+def test_lone_surrogates_are_refused():
+    with pytest.raises(InvalidParameter, match="surrogates"):
+        TOKENIZERS["llama2"].encode("a\ud800b")
+
+
+def test_ids_without_a_token_decode_to_nothing():
+    tokenizer = TOKENIZERS["llama2"]
+    beyond = tokenizer._inner.get_vocab_size()
+    aliases = sorted(tokenizer._alias_ids)
+    assert tokenizer.decode([*aliases, beyond, 2**31 - 1]) == ""
+    assert len(aliases) == len(CONTROL) and [tokenizer.token_text(i) for i in (*aliases, beyond)] == [""] * 6
+
+
+def test_ids_with_gaps_keep_their_meaning():
+    vocab = {"a": 0, "b": 1, "<s>": 2, "</s>": 3, "<": 4, "s": 5, ">": 6, "c": 10, "d": 11, "e": 12}
+    inner = Inner(models.BPE(vocab=vocab, merges=[]))
+    inner.decoder = decoders.Fuse()
+    inner.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
+    tokenizer = Tokenizer(inner, NONE, {})
+    assert tokenizer.encode("abcde") == [0, 1, 10, 11, 12]
+    assert tokenizer.encode("<s>a") == [4, 5, 6, 0]
+    assert tokenizer.encode_marked(tokenizer.mark_control("c<s>d")) == [10, 2, 11]
+    assert tokenizer.decode([0, 10, 11, 12]) == "acde"
+
+
+def test_a_vocabulary_that_spells_control_tokens_refuses_rather_than_obeys():
+    pieces = [("<unk>", 0.0), ("</s>", -1.0), ("a", -1.0), ("<", -9.0)]
+    inner = Inner(models.Unigram(pieces, unk_id=0))
+    inner.decoder = decoders.Fuse()
+    inner.add_special_tokens([AddedToken("</s>", special=True), AddedToken("<unk>", special=True)])
+    tokenizer = Tokenizer(inner, NONE, {"unk_token": "<unk>"})
+    assert tokenizer.encode("aaé") == [2, 2, 0]
+    with pytest.raises(InvalidParameter, match="'</s>' as plain text"):
+        tokenizer.encode("a</s>a")
+
+
+def test_template_variables_come_from_the_config_or_the_manifest():
+    tokens = SpecialTokens(1, (2, 4), 2, False)
+    config = {"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "unk_token": None}
+    tokenizer = Tokenizer(KINDS["llama2"](), tokens, config)
+    assert tokenizer.template_variables == {"bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "</s>"}
+    tokenizer = Tokenizer(KINDS["llama2"](), tokens, {})
+    assert tokenizer.template_variables == {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+
+
+def test_64_threads_get_the_same_ids():
+    tokenizer = TOKENIZERS["llama2"]
+    text = "hello 世界 🙂 " * 50
+    expected = tokenizer.encode(text)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(tokenizer.encode(text))) for _ in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 64
