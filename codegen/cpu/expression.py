@@ -80,6 +80,8 @@ def expression(node: Node, args: list[str]) -> str:
             return f"pow({_vector(args[0])}, {_vector(args[1])})"
         case Binary(fn):
             return f"{_BINARY_CALLS[fn]}({_vector(args[0])}, {args[1]})"
+        case Where() if kinds[1] is DType.BOOL:
+            return f"mask_select({', '.join(_mask(a, k) for a, k in zip(args, kinds, strict=True))})"
         case Where():
             return f"select({_mask(args[0], kinds[0])}, {args[1]}, {args[2]})"
         case Cast(DType.F32):

@@ -35,6 +35,7 @@ LLMC_INLINE mask16 mask_of(bool b) { return first_lanes(b ? 16 : 0); }
 LLMC_INLINE mask16 mask_not(mask16 a) { return eq(from_mask(a), 0.0f); }
 LLMC_INLINE mask16 mask_and(mask16 a, mask16 b) { return to_mask(select(a, from_mask(b), 0.0f)); }
 LLMC_INLINE mask16 mask_or(mask16 a, mask16 b) { return to_mask(select(a, 1.0f, from_mask(b))); }
+LLMC_INLINE mask16 mask_select(mask16 m, mask16 a, mask16 b) { return to_mask(select(m, from_mask(a), from_mask(b))); }
 LLMC_INLINE mask16 mask_eq(mask16 a, mask16 b) { return eq(from_mask(a), from_mask(b)); }
 LLMC_INLINE mask16 mask_ne(mask16 a, mask16 b) { return ne(from_mask(a), from_mask(b)); }
 
