@@ -290,7 +290,7 @@ class _Writer:
             if source is not None and isinstance(source.op, Scalar):
                 args.append(literal(source.op.value))
             elif isinstance(self.refs.get(value), Int):
-                args.append(f"(float)({self.integer(value)})")
+                args.append(f"splat((float)({self.integer(value)}))")
             elif (
                 source is not None
                 and isinstance(source.op, _POINTWISE)
