@@ -70,10 +70,22 @@ CLANG_MINIMUM = 16
 _INSTALL = "pip install ziglang==0.17.1, or set CXX to g++ >= 12 or clang++ >= 16"
 
 # No fast-math and no contraction: canonical arithmetic is what the source says. The rest keeps the code freestanding.
-_LANGUAGE = (
-    "-std=c++17 -O3 -g0 -fPIC -fno-exceptions -fno-rtti -fno-math-errno -ffp-contract=off -fno-stack-protector "
-    "-fno-asynchronous-unwind-tables -fvisibility=hidden -fno-strict-aliasing -Wall -Wextra"
-).split()
+_LANGUAGE = [
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-fvisibility=hidden",
+    "-fno-strict-aliasing",
+    "-Wall",
+    "-Wextra",
+]
 _LINK = ["-shared", "-Wl,--build-id=none", "-Wl,-s"]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
 from llmc.codegen import packing
 from llmc.codegen.toolchain import compile_library
 from llmc.compiler.targets import CpuTarget, find_target
@@ -100,9 +101,19 @@ class Bench:
         out, scales = np.empty((rows, shape.n), np.float32), np.ones(packing.round_up(shape.n, 32), np.float32)
         times = self.times()
         failed = self.lib.time_linear(
-            fmt_id, pointer(data), ctypes.c_int64(data.size // shape.layers), shape.layers,
-            pointer(scales) if isinstance(fmt, packing.Int8) else None, ctypes.c_int64(shape.n), ctypes.c_int64(shape.k),
-            pointer(operand), ctypes.c_int64(rows), pointer(out), self.threads, self.rounds, pointer(times),
+            fmt_id,
+            pointer(data),
+            ctypes.c_int64(data.size // shape.layers),
+            shape.layers,
+            pointer(scales) if isinstance(fmt, packing.Int8) else None,
+            ctypes.c_int64(shape.n),
+            ctypes.c_int64(shape.k),
+            pointer(operand),
+            ctypes.c_int64(rows),
+            pointer(out),
+            self.threads,
+            self.rounds,
+            pointer(times),
         )
         assert not failed
         return float(np.min(times[1:])) / shape.layers
@@ -117,8 +128,20 @@ class Bench:
         q = np.random.default_rng(3).standard_normal((rows, q_heads * d)).astype(np.float32)
         out, times = np.empty_like(q), self.times()
         failed = self.lib.time_attention(
-            1, q_heads, kv_heads, d, ctypes.c_int64(length), rows, pointer(q), pointer(kv), pointer(table),
-            ctypes.c_int64(block_bytes), pointer(out), self.threads, self.rounds, pointer(times),
+            1,
+            q_heads,
+            kv_heads,
+            d,
+            ctypes.c_int64(length),
+            rows,
+            pointer(q),
+            pointer(kv),
+            pointer(table),
+            ctypes.c_int64(block_bytes),
+            pointer(out),
+            self.threads,
+            self.rounds,
+            pointer(times),
         )
         assert not failed
         return float(np.min(times[1:]))
@@ -160,7 +183,9 @@ def main() -> None:
                 rate = data.size / shape.layers / seconds / 1e9
                 flops = 2 * rows * shape.n * shape.k / seconds / 1e9
                 line += f" | M={rows} {seconds * 1e6:7.1f} us "
-                line += f"{rate:5.1f} GB/s {rate / probe:4.0%}" if rows <= 16 else f"{flops:5.0f} GF {flops / peak:4.0%}"
+                line += (
+                    f"{rate:5.1f} GB/s {rate / probe:4.0%}" if rows <= 16 else f"{flops:5.0f} GF {flops / peak:4.0%}"
+                )
             print(line, flush=True)
 
 
@@ -169,9 +194,10 @@ def report_attention(bench: Bench) -> None:
         for length, rows in ((200, 1), (2000, 1), (8000, 1), (512, 512), (2048, 512)):
             seconds = bench.attention(q_heads, kv_heads, d, length, rows)
             pairs = rows * length - rows * (rows - 1) // 2
+            gbps = length * kv_heads * d * 4 / seconds / 1e9
             print(
                 f"attention {name} {rows} rows ending at {length}: {seconds * 1e6:8.1f} us, "
-                f"{4 * pairs * q_heads * d / seconds / 1e9:5.0f} GF, KV {length * kv_heads * d * 4 / seconds / 1e9:5.1f} GB/s"
+                f"{4 * pairs * q_heads * d / seconds / 1e9:5.0f} GF, KV {gbps:5.1f} GB/s"
             )
 
 
