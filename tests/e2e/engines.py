@@ -30,6 +30,7 @@ class Engines:
 
     root: Path
     models: dict[str, PreTrainedModel] = field(default_factory=dict)
+    progress: Silent = field(default_factory=Silent)
 
     def model(self, family: str, **overrides: Any) -> tuple[PreTrainedModel, Path]:
         """The eager float32 model of a family, and its HF folder."""
@@ -56,7 +57,7 @@ class Engines:
         out = self.root / f"{source.name}-{scheme.value}.engine"
         with self._once(out) as missing:
             if missing:
-                build(BuildOptions(str(source), out, scheme=scheme, **options), Silent())
+                build(BuildOptions(str(source), out, scheme=scheme, **options), self.progress)
         return out
 
     @contextmanager
