@@ -1,4 +1,4 @@
-"""An answer does not depend on company, on when it joined, on chunks, or on threads: same tokens, same log-probabilities,
+"""An answer does not depend on company, on when it joined, on chunks, or on threads: same tokens and log-probabilities,
 bit for bit."""
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ def check_everything(folder: Path, given: Sequence[Ask]) -> None:
 
 
 def check_preemption(folder: Path, given: Sequence[Ask]) -> None:
-    """A pool that holds the longest request and little more."""
+    """A pool that just holds the longest request."""
     expected = alone(folder, given, threads=2)
     with Engine.load(folder, threads=2) as engine:
         longest = max(len(ask.prompt) + (ask.params.max_tokens or 0) for ask in given)
         kv = engine.manifest.kv
-        memory = (-(-longest // kv.block_tokens) + 1) * kv.block_bytes
+        memory = -(-longest // kv.block_tokens) * kv.block_bytes
     with Engine.load(folder, threads=2, kv_memory=memory) as engine:
         found = engine.generate([ask.prompt for ask in given], [ask.params for ask in given])
         assert sum(completion.num_preemptions for completion in found) > 0
