@@ -132,7 +132,7 @@ def stored(expr: WeightExpr, reader: SourceReader) -> Iterator[npt.NDArray[np.ui
 
 
 def _row_values(expr: WeightExpr) -> int:
-    """Values that a row of an expression, or of the widest that it is computed from, has: a scale is read from a row."""
+    """Values in a row of the expression, or of the widest that it is computed from: a scale comes of a whole row."""
     parts = [_row_values(a) for a in expr.args] if isinstance(expr, Apply) else []
     return max([prod(expr.type.static_shape()[1:]), *parts])
 

@@ -38,7 +38,7 @@ class Engines:
         if name not in self.models:
             self.models[name] = eager_model(config_of(family, **overrides))
         folder = self.root / name
-        with self._once(folder) as missing:
+        with self.once(folder) as missing:
             if missing:
                 self.models[name].save_pretrained(folder)
         return self.models[name], folder
@@ -46,7 +46,7 @@ class Engines:
     def mutant(self, family: str, **changes: Any) -> Path:
         """A folder with the weights of a family's model and a config in which settings were changed."""
         folder = self.root / ("mutant-" + _name(family, changes))
-        with self._once(folder) as missing:
+        with self.once(folder) as missing:
             if missing:
                 eager_model(config_of(family)).save_pretrained(folder)
                 config_of(family, **changes).save_pretrained(folder)
@@ -55,13 +55,13 @@ class Engines:
     def engine(self, source: Path, scheme: Scheme = Scheme.F32, **options: Any) -> Path:
         """The engine of an HF folder."""
         out = self.root / f"{source.name}-{scheme.value}.engine"
-        with self._once(out) as missing:
+        with self.once(out) as missing:
             if missing:
                 build(BuildOptions(str(source), out, scheme=scheme, **options), self.progress)
         return out
 
     @contextmanager
-    def _once(self, folder: Path) -> Iterator[bool]:
+    def once(self, folder: Path) -> Iterator[bool]:
         """Whether the caller has to make the folder, while no other process makes it."""
         done = self.root / f"{folder.name}.done"
         with (self.root / f"{folder.name}.lock").open("w") as lock:
