@@ -118,7 +118,7 @@ def widen_bf16(x: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 
 def quantize_channels(w: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """w [n, k] -> (int8 [n, k], f32 scales [n]); symmetric, max|w| of a channel becomes 127. A zero channel stays zero."""
+    """w [n, k] -> (int8 [n, k], f32 scales [n]); symmetric, max|w| of a channel becomes 127."""
     scales = (np.max(np.abs(w), axis=1) / np.float32(127)).astype(np.float32)
     divisor = np.where(scales > 0, scales, np.float32(1))[:, None]
     return np.clip(np.rint(w / divisor), -127, 127).astype(np.int8), scales
@@ -141,7 +141,9 @@ def pack(fmt: Format, weight: npt.NDArray[np.float32 | np.uint16 | np.int8]) -> 
 def unpack(fmt: Format, data: Bytes, n: int, k: int) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
     """The inverse of pack: [n, k] in the dtype that pack takes."""
     if data.size != weight_bytes(fmt, n, k):
-        raise ValueError(f"packed weight [{n}, {k}] as {fmt.cpp}: expected {weight_bytes(fmt, n, k)} bytes, got {data.size}")
+        raise ValueError(
+            f"packed weight [{n}, {k}] as {fmt.cpp}: expected {weight_bytes(fmt, n, k)} bytes, got {data.size}"
+        )
     panels = data.view(fmt.dtype).reshape(-1, fmt.pad_k(k) // fmt.per_lane, PANEL, fmt.per_lane)
     rows = panels.transpose(0, 2, 1, 3).reshape(-1, fmt.pad_k(k))[:n, :k]
     if isinstance(fmt, Int8):
@@ -156,7 +158,10 @@ def pack_stream(
     read_rows: Callable[[int, int], npt.NDArray[np.float32 | np.uint16 | np.int8]],
     max_bytes: int = 16 << 20,
 ) -> Iterator[Bytes]:
-    """Packs a weight whose rows [begin, end) `read_rows` gives, in pieces of about max_bytes that join to pack's result."""
+    """Packs a weight whose rows [begin, end) `read_rows` gives, in pieces of about max_bytes.
+
+    The pieces join to what pack returns.
+    """
     step = max(1, max_bytes // panel_bytes(fmt, k)) * PANEL
     for begin in range(0, n, step):
         yield pack(fmt, read_rows(begin, min(n, begin + step)))

@@ -70,10 +70,22 @@ CLANG_MINIMUM = 16
 _INSTALL = "pip install ziglang==0.17.1, or set CXX to g++ >= 12 or clang++ >= 16"
 
 # No fast-math and no contraction: canonical arithmetic is what the source says. The rest keeps the code freestanding.
-_LANGUAGE = (
-    "-std=c++17 -O3 -g0 -fPIC -fno-exceptions -fno-rtti -fno-math-errno -ffp-contract=off -fno-stack-protector "
-    "-fno-asynchronous-unwind-tables -fvisibility=hidden -fno-strict-aliasing -Wall -Wextra"
-).split()
+_LANGUAGE = [
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-math-errno",
+    "-ffp-contract=off",
+    "-fno-stack-protector",
+    "-fno-asynchronous-unwind-tables",
+    "-fvisibility=hidden",
+    "-fno-strict-aliasing",
+    "-Wall",
+    "-Wextra",
+]
 _LINK = ["-shared", "-Wl,--build-id=none", "-Wl,-s"]
 
 
@@ -186,8 +198,7 @@ def compile_library(
         flags = [*_target_flags(toolchain, target), *_LANGUAGE, f"-ffile-prefix-map={folder}=.", *extra_flags]
         objects = [unit.removesuffix(".cpp").replace("/", "_") + ".o" for unit in units]
         commands = [
-            [*toolchain.command, *flags, "-I.", "-c", unit, "-o", obj]
-            for unit, obj in zip(units, objects, strict=True)
+            [*toolchain.command, *flags, "-I.", "-c", unit, "-o", obj] for unit, obj in zip(units, objects, strict=True)
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda command: _run(command, folder, settings), commands))

@@ -20,12 +20,13 @@ from llmc.compiler.capture.capture import Captured, capture
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.constant import Origin, Source, Weight
 from llmc.compiler.ir.ops.kernel import Sample, Scheme
+from llmc.compiler.ir.parser import ParseError
 from llmc.compiler.ir.printer import print_graph
 from llmc.compiler.report import build_report
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.targets import CpuTarget, find_target
-from llmc.passes.pipeline import default_pipeline, run_pipeline, with_options
+from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact import is_engine
 from llmc.runtime.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens, Target
@@ -72,24 +73,21 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     toolchain = find_toolchain()
     progress.stage("reading the model")
     source = open_source(options.model)
+    limits = _limits(options, source)
+    pipeline = _pipeline(options, source)
     progress.stage("capturing the graph")
     captured = capture(source)
     dump = _Dump(options.dump_ir)
     dump("captured", captured.graph)
     progress.stage("optimising")
     log = RuleLog()
-    pipeline = default_pipeline(options.scheme, INT8_GROUP, _num_valid_tokens(source, captured.graph))
-    try:
-        pipeline = with_options(pipeline, options.passes)
-    except ValueError as error:
-        raise BuildError(str(error)) from error
     entries = run_pipeline(captured.graph, pipeline, log, dump)
     progress.stage("generating kernels")
     placed = place_weights([n.op.expr for g in reversed(entries) for n in g.nodes if isinstance(n.op, Weight)])
     (sample,) = (n.op for n in entries[0].nodes if isinstance(n.op, Sample))
     weights = {w.expr: w for w in placed}
     model = render(source.name, target.name, entries, weights, sample.num_valid_tokens)
-    facts = _facts(options, source, captured, entries[0], placed, target, toolchain)
+    facts = _facts(options, limits, source, captured, entries[0], placed, target, toolchain)
     report = build_report(facts, model, placed, entries, log, source, captured, choose_linear(options.scheme, target))
     contents = Contents(facts, model, placed, entries, _texts(source) | {"report.json": to_json(report)})
     total = sum(w.num_bytes for w in placed)
@@ -140,14 +138,31 @@ class _Reader:
         return self.captured.stored(source).read_f32(rows)
 
 
-def _num_valid_tokens(source: ModelSource, graph: Graph) -> int:
-    vocab = graph.outputs[0].tensor.shape[-1]
-    assert isinstance(vocab, int)
-    return min(vocab, source.tokenizer.num_tokens) if source.tokenizer else vocab
+def _model_length(source: ModelSource) -> int:
+    """The positions a model states, or the default where it states none."""
+    return getattr(source.config.get_text_config(), "max_position_embeddings", None) or DEFAULT_MAX_SEQ_LEN
+
+
+def _limits(options: BuildOptions, source: ModelSource) -> Limits:
+    stated = _model_length(source)
+    if options.max_seq_len is not None and options.max_seq_len > stated:
+        raise BuildError(f"--max-seq-len {options.max_seq_len}: the model's positions end at {stated}")
+    return Limits(options.max_seq_len or stated, options.max_batch, max(STEP_TOKENS, options.max_batch))
+
+
+def _pipeline(options: BuildOptions, source: ModelSource) -> Pipeline:
+    """Ids that the tokenizer cannot produce have no text: they are never sampled."""
+    vocab = int(source.config.get_text_config().vocab_size)
+    num_valid = min(vocab, source.tokenizer.num_tokens) if source.tokenizer else vocab
+    try:
+        return with_options(default_pipeline(options.scheme, INT8_GROUP, num_valid), options.passes)
+    except (ValueError, ParseError) as error:
+        raise BuildError(str(error)) from error
 
 
 def _facts(
     options: BuildOptions,
+    limits: Limits,
     source: ModelSource,
     captured: Captured,
     entry: Graph,
@@ -155,11 +170,6 @@ def _facts(
     target: CpuTarget,
     toolchain: Toolchain,
 ) -> Facts:
-    config = source.config.get_text_config()
-    stated = getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_SEQ_LEN
-    max_seq_len = options.max_seq_len or stated
-    if max_seq_len > stated:
-        raise BuildError(f"--max-seq-len {max_seq_len}: the model's positions end at {stated}")
     tokenizer, generation = source.tokenizer, source.generation
     eos = {*generation.eos, *([tokenizer.eos] if tokenizer and tokenizer.eos is not None else [])}
     (sample,) = (n for n in entry.nodes if isinstance(n.op, Sample))
@@ -177,9 +187,9 @@ def _facts(
             num_parameters=sum(int(np.prod(s.shape)) for s in parameters),
             vocab_size=int(str(sample.inputs[0].tensor.shape[1])),
             num_valid_tokens=sample.op.num_valid_tokens,
-            max_seq_len=stated,
+            max_seq_len=_model_length(source),
         ),
-        limits=Limits(max_seq_len, options.max_batch, max(STEP_TOKENS, options.max_batch)),
+        limits=limits,
         tokens=SpecialTokens(
             bos=bos,
             eos=tuple(sorted(eos)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from llmc.compiler.ir.graph import Builder, Graph, Node, Op, Value, eliminate_dead_code
@@ -10,7 +11,7 @@ from llmc.compiler.ir.ops.constant import Literal, Scalar, Weight, WeightExpr
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
 from llmc.compiler.ir.ops.reduce import MatMul
 from llmc.compiler.ir.ops.shape import Concat, Expand, Permute, Slice, View
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.compiler.ir.types import TensorType
 from llmc.passes.pattern import Match, Number, Var, binary, div, mul, op, unary
 from llmc.passes.rewrite import Refused, RuleLog, apply_rules, rule
 
@@ -25,9 +26,9 @@ def drop_cast(m: Match, b: Builder) -> Value | None:
 
 @rule("cast(cast(x)) => cast(x)", op(Cast, op(Cast, X, name="inner")))
 def join_casts(m: Match, b: Builder) -> Value | Refused:
-    inner = m.op("inner", Cast).dtype
-    if inner not in (DType.I64, DType.F32):
-        return Refused(f"the cast to {inner.value} in between rounds")
+    start, inner = m.values["x"].tensor.dtype, m.op("inner", Cast).dtype
+    if not inner.holds(start):
+        return Refused(f"the cast from {start.value} to {inner.value} in between loses values")
     return b.add(m.root.op, m.values["x"])
 
 
@@ -163,15 +164,17 @@ def _folded(node: Node, args: tuple[WeightExpr, ...], exprs: dict[Value, WeightE
 
 def merge_equal(graph: Graph) -> Graph:
     """Nodes with equal ops and inputs become one (common subexpressions)."""
-    seen: dict[tuple[Op, tuple[Value, ...]], Node] = {}
+    seen: dict[tuple[Op, float, tuple[Value, ...]], Node] = {}
     new_of: dict[Value, Value] = {}
     nodes = []
     for node in graph.nodes:
         inputs = tuple(new_of.get(v, v) for v in node.inputs)
-        first = seen.get((node.op, inputs))
+        # zeros of two signs are equal as numbers, not as constants
+        key = (node.op, math.copysign(1, node.op.value) if isinstance(node.op, Scalar) else 0, inputs)
+        first = seen.get(key)
         if first is None:
             first = Node(node.op, inputs, node.outputs, node.loc)
-            seen[node.op, inputs] = first
+            seen[key] = first
             nodes.append(first)
         else:
             new_of.update(zip(node.outputs, first.outputs, strict=True))

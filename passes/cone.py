@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llmc.compiler.ir.graph import Builder, Graph, Node, Value
 from llmc.compiler.ir.ops.constant import Scalar
 from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
-from llmc.compiler.ir.types import TensorType
+from llmc.compiler.ir.types import DType, TensorType
 
 OPERAND_PAD = 32  # an epilogue writes bf16 operands only when their rows need no padding
 POINTWISE = (Unary, Binary, Cast, Where)
@@ -51,7 +51,7 @@ def cones(graph: Graph, users: dict[Value, list[Node]], seeds: tuple[Value, ...]
     for node in _after(graph, users, seeds):
         if not any(v in member or v in tainted for v in node.inputs):
             continue
-        if _fits(node, shape) and not any(v in tainted for v in node.inputs):
+        if _fits(node, shape, member) and not any(v in tainted for v in node.inputs):
             inside.append(node)
             member.add(node.output)
             found += _closed(graph, users, seeds, inside)
@@ -65,17 +65,22 @@ def _after(graph: Graph, users: dict[Value, list[Node]], seeds: tuple[Value, ...
     return list(graph.nodes[first : first + 64])
 
 
-def _fits(node: Node, shape: tuple[object, ...]) -> bool:
+def _fits(node: Node, shape: tuple[object, ...], member: set[Value]) -> bool:
+    """Can registers hold what the node reads and gives: float32, booleans made of it, and at last a bf16 operand?"""
     if not isinstance(node.op, POINTWISE) or node.output.tensor.shape != shape:
         return False
     width = shape[-1]
-    if isinstance(node.op, Cast) and not (isinstance(width, int) and width % OPERAND_PAD == 0):
+    if isinstance(node.op, Cast) and (node.op.dtype is not DType.BF16 or not isinstance(width, int) or width % OPERAND_PAD):
         return False
     allowed = (shape, shape[-1:], ())
-    return all(isinstance(v.type, TensorType) and v.type.shape in allowed for v in node.inputs)
+    return all(isinstance(v.type, TensorType) and v.type.shape in allowed for v in node.inputs) and all(
+        v.tensor.dtype is DType.F32 or (v.tensor.dtype is DType.BOOL and v in member) for v in node.inputs
+    )
 
 
 def _closed(graph: Graph, users: dict[Value, list[Node]], seeds: tuple[Value, ...], inside: list[Node]) -> list[Cone]:
     values = [*seeds, *(n.output for n in inside)]
     leaving = [v for v in values if v in graph.outputs or any(u not in inside for u in users.get(v, []))]
-    return [Cone(seeds, tuple(inside), leaving[0])] if len(leaving) == 1 else []
+    if len(leaving) != 1 or leaving[0].tensor.dtype is DType.BOOL:  # no kernel stores booleans
+        return []
+    return [Cone(seeds, tuple(inside), leaving[0])]

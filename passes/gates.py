@@ -39,7 +39,8 @@ def _meeting(graph: Graph, users: dict[Value, list[Node]], a: Node, b: Node) -> 
     """The smallest cone in which both results end."""
     if a.inputs[1].type != b.inputs[1].type:
         return None
-    return next(iter(cones(graph, users, (a.output, b.output))), None)
+    seeds = (a.output, b.output)
+    return next((c for c in cones(graph, users, seeds) if all(s in users and s is not c.exit for s in seeds)), None)
 
 
 def _gated(cone: Cone, a: Node, b: Node, scalars: dict[Value, Scalar]) -> Node:

@@ -8,6 +8,7 @@ from llmc.compiler.ir.graph import Builder, Graph, Node, Value, substitute
 from llmc.compiler.ir.ops.constant import Apply, Literal, Weight, WeightExpr
 from llmc.compiler.ir.ops.reduce import Linear, MatMul
 from llmc.compiler.ir.ops.shape import Concat, Expand, Permute, Slice
+from llmc.compiler.ir.types import DType
 from llmc.passes.pattern import Match, Var, add, op
 from llmc.passes.rewrite import RuleLog, apply_rules, rule
 
@@ -17,8 +18,8 @@ X, W, BIAS = Var("x"), Var("w"), Var("bias")
 @rule("matmul(x, w) of a constant w => linear(x, transpose(w))", op(MatMul, X, op(Weight, name="weight")))
 def constant_matmul(m: Match, b: Builder) -> Value | None:
     expr = m.op("weight", Weight).expr
-    if expr.type.rank != 2:
-        return None
+    if expr.type.rank != 2 or m.root.output.tensor.dtype is not DType.F32:
+        return None  # a linear gives float32
     return b.add(Linear(), m.values["x"], b.add(Weight(Apply(Permute((1, 0)), (expr,)))))
 
 
@@ -63,10 +64,12 @@ class FuseLinears:
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
         constants = {n.output: n.op.expr for n in graph.nodes if isinstance(n.op, Weight)}
-        groups: dict[Value, list[Node]] = {}
+        groups: dict[tuple[Value, DType, DType], list[Node]] = {}
         for node in graph.nodes:
             if isinstance(node.op, Linear) and all(v in constants for v in node.inputs[1:]):
-                groups.setdefault(node.inputs[0], []).append(node)
+                x, w, *bias = node.inputs
+                kind = w.tensor.dtype, bias[0].tensor.dtype if bias else DType.F32
+                groups.setdefault((x, *kind), []).append(node)
         fused: dict[Node, list[Node]] = {g[0]: g for g in groups.values() if len(g) > 1}
         builder = Builder()
         replaced: dict[Value, Value] = {}

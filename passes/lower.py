@@ -39,6 +39,10 @@ class LowerLinears:
     scheme: Scheme
     group: int = 0
 
+    def __post_init__(self) -> None:
+        if self.group not in (0, 32) and (self.group < 0 or self.group % 64):
+            raise ValueError(f"activation group {self.group}: expected 0 (whole rows), 32, or a multiple of 64")
+
     def run(self, graph: Graph, log: RuleLog) -> Graph:
         return _Lowering(self, merge_equal(self._spelled_out(graph)), log).run()
 
@@ -51,7 +55,7 @@ class LowerLinears:
                 continue
             x, *rest = node.inputs
             if x.tensor.rank != 2:
-                raise IRError(f"linear at {node.loc}: input {x.type}, expected [T, K]")
+                raise IRError(f"linear at {node.loc or 'no module'}: input {x.type}, expected [T, K]")
             operand = self._operand(b, x, node.loc)
             if isinstance(node.op, Linear) and len(rest) == 2:
                 plain = b.add(Linear(), operand, rest[0], loc=node.loc)
@@ -128,7 +132,7 @@ class _Lowering:
         x, weights, extras = node.inputs[0], node.inputs[1 : 1 + num_weights], node.inputs[1 + num_weights :]
         exprs = [self.exprs.get(w) for w in weights]
         if None in exprs:
-            raise IRError(f"linear at {node.loc}: its weight {weights[0].type} is not a constant")
+            raise IRError(f"linear at {node.loc or 'no module'}: its weight {weights[0].type} is not a constant")
         packed = self.packed([e for e in exprs if e is not None])
         inputs = [x, *(self.b.add(Weight(e)) for e in packed), *extras]
         self.b.nodes.append(Node(op, tuple(inputs), node.outputs, node.loc))
@@ -160,7 +164,7 @@ class _Lowering:
         table, ids = node.inputs
         expr = self.exprs.get(table)
         if expr is None:
-            raise IRError(f"embedding at {node.loc}: its table {table.type} is not a constant")
+            raise IRError(f"embedding at {node.loc or 'no module'}: its table {table.type} is not a constant")
         if expr in self.packed_exprs:
             data, *scales = (self.b.add(Weight(e)) for e in self.packed([expr]))
             self.log.applied["share-tied-head"] += 1

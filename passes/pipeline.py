@@ -8,7 +8,7 @@ from typing import Protocol
 
 from llmc.compiler.ir.graph import Graph, IRError
 from llmc.compiler.ir.ops.kernel import Scheme
-from llmc.compiler.ir.parser import parse_attributes
+from llmc.compiler.ir.parser import ParseError, parse_attributes
 from llmc.compiler.ir.types import DType
 from llmc.compiler.ir.verify import verify
 from llmc.passes.canonicalise import Canonicalise
@@ -134,9 +134,14 @@ def with_options(pipeline: Pipeline, text: str) -> Pipeline:
         if cls is None:
             raise ValueError(f"--passes: unknown pass {name.strip()!r}, there are {', '.join(known)}")
         if item.startswith("-"):
+            if brace:
+                raise ValueError(f"--passes: {item!r} leaves a pass out and gives it options")
             dropped.add(cls)
-        else:
+            continue
+        try:
             replaced[cls] = parse_attributes(cls, brace + attributes)  # type: ignore[assignment]
+        except ParseError as error:
+            raise ValueError(f"--passes: {item!r}: {error}") from error
 
     def chosen(steps: Sequence[Pass]) -> tuple[Pass, ...]:
         return tuple(replaced.get(type(s), s) for s in steps if type(s) not in dropped)
@@ -152,4 +157,6 @@ def _items(text: str) -> list[str]:
             if text[start:i].strip():
                 items.append(text[start:i].strip())
             start = i + 1
+    if depth:
+        raise ValueError(f"--passes: {'{' if depth > 0 else '}'!r} without {'}' if depth > 0 else '{'!r} in {text[start:]!r}")
     return items

@@ -71,7 +71,8 @@ def _not_a_row(x: Value, w: Value) -> Refused | None:
     return None
 
 
-RULES = [*rms_norm, *layer_norm, *scaled_rms_norm, *scaled_layer_norm, *shifted_layer_norm]
+# layer_norm before rms_norm, which would take it for an rms_norm of x - mean(x)
+RULES = [*layer_norm, *rms_norm, *scaled_rms_norm, *scaled_layer_norm, *shifted_layer_norm]
 
 
 @dataclass(frozen=True)

@@ -77,9 +77,20 @@ def sin_table(m: Match, b: Builder) -> Value | Refused | None:
 
 def _table(m: Match, b: Builder, which: int) -> Value | Refused | None:
     positions, inv_freq = m.values["positions"], m.values["inv_freq"]
-    if positions.tensor.rank != 1 or positions.tensor.dtype is not DType.I32 or inv_freq.tensor.rank != 1:
+    ranks = positions.tensor.rank, inv_freq.tensor.rank
+    if ranks != (1, 1) or (positions.tensor.dtype, inv_freq.tensor.dtype) != (DType.I32, DType.F32):
         return Refused(f"{positions.type} times {inv_freq.type} are not positions [T] times frequencies [R/2]")
+    if m.root.output.tensor.shape != (positions.tensor.shape[0], inv_freq.tensor.shape[0]):
+        return Refused(f"the product is {m.root.output.type}, a table would be [T, R/2]")
     return b.add_multi(RopeTable(), positions, inv_freq)[which]
+
+
+def _not_tables(x: Value, c: Value, s: Value) -> Refused | None:
+    if x.tensor.rank != 3:
+        return Refused(f"{x.type} is not [T, heads, D]")
+    if c.tensor.rank != 2 or c.type != s.type or c.tensor.shape[0] != x.tensor.shape[0]:
+        return Refused(f"the tables are {c.type} and {s.type}, not [T, R/2]")
+    return None
 
 
 def _rotated_half(x: Pattern) -> Pattern:
@@ -97,6 +108,8 @@ def _repeated(table: Pattern, name: str) -> Pattern:
 def half_rope(m: Match, b: Builder) -> Value | Refused:
     x, c, s = m.values["x"], m.values["c"], m.values["s"]
     width, half = x.tensor.shape[-1], c.tensor.shape[-1]
+    if bad := _not_tables(x, c, s):
+        return bad
     if m.op("low", Slice) != Slice(2, 0, int(str(half))) or m.op("high", Slice) != Slice(
         2, int(str(half)), int(str(width))
     ):
@@ -128,6 +141,8 @@ def _rotated_pairs(x: Pattern) -> Pattern:
 def interleaved_rope(m: Match, b: Builder) -> Value | Refused:
     x, c, s = m.values["x"], m.values["c"], m.values["s"]
     width = x.tensor.shape[-1]
+    if bad := _not_tables(x, c, s):
+        return bad
     repeats = m.op("cc_expand", Expand).shape
     if (
         not isinstance(width, int)
@@ -142,14 +157,15 @@ def interleaved_rope(m: Match, b: Builder) -> Value | Refused:
 
 @rule(
     "[rope(x[:R]), x[R:]] => rope(x) of the first R dims",
-    op(Concat, op(Rope, op(Slice, X, name="turned"), C, S, name="rope"), op(Slice, X, name="passed")),
+    op(Concat, op(Rope, op(Slice, X, name="turned"), C, S, name="rope"), op(Slice, X, name="passed"), name="whole"),
 )
 def partial_rope(m: Match, b: Builder) -> Value | Refused:
     x = m.values["x"]
     turned, passed = m.op("turned", Slice), m.op("passed", Slice)
     if (turned.start, turned.step, passed.step) != (0, 1, 1) or turned.stop != passed.start:
         return Refused("the parts are not a head's first dims and its rest")
-    if passed.stop != x.tensor.shape[-1] or turned.axis != x.tensor.rank - 1:
+    last = x.tensor.rank - 1
+    if passed.stop != x.tensor.shape[-1] or (turned.axis, passed.axis, m.op("whole", Concat).axis) != (last,) * 3:
         return Refused("the parts do not make a whole head")
     return b.add(m.nodes["rope"].op, x, m.values["c"], m.values["s"])
 

@@ -67,7 +67,9 @@ class _Flattener:
         return eliminate_dead_code(Graph(self.graph.name, tuple(inputs), outputs, tuple(self.b.nodes)))
 
     def node(self, node: Node) -> Value:
-        forms = [self.forms[v] for v in node.inputs if v in self.forms]
+        if any(v not in self.forms for v in node.inputs):
+            raise self.refuse(node, "reads an attention mask")
+        forms = [self.forms[v] for v in node.inputs]
         out = node.output.tensor.shape
         match node.op:
             case Weight() | Scalar():
@@ -79,7 +81,7 @@ class _Flattener:
             case Unary() | Cast():
                 return self.b.add(node.op, forms[0].value)
             case Expand():
-                return self.expand(forms[0], out)
+                return self.expand(forms[0], out, node)
             case View():
                 self.check_view(forms[0], out, node)
                 return self.view(forms[0].value, (*self.head(forms[0]), *self.rest(out)))
@@ -132,9 +134,7 @@ class _Flattener:
         if not form.captured:
             return form.value
         padded = (1,) * (len(out) - len(form.captured)) + form.captured
-        rows = [d for d, o in zip(padded, out, strict=True) if o in self.row_dims]
-        if form.rowed and any(d not in self.row_dims for d in rows):
-            raise self.refuse(node, f"combines {list(map(str, form.captured))} with other sequences or positions")
+        self.check_rows(form, out, node)
         rest = tuple(d for d, o in zip(padded, out, strict=True) if o not in self.row_dims)
         if any(d in self.row_dims for d in rest):
             raise self.refuse(node, "aligns positions with another axis")
@@ -143,7 +143,15 @@ class _Flattener:
                 rest = rest[1:]
         return self.view(form.value, (*self.head(form), *rest))
 
-    def expand(self, form: _Form, out: tuple[Dim, ...]) -> Value:
+    def check_rows(self, form: _Form, out: tuple[Dim, ...], node: Node) -> None:
+        """A value of the rows meets row axes of `out` as themselves; one of positions alone may repeat over the batch."""
+        padded = (1,) * (len(out) - len(form.captured)) + form.captured
+        rows = [(d, o) for d, o in zip(padded, out, strict=True) if o in self.row_dims]
+        if form.rowed and any(d != o and (d, o) != (1, self.batch) for d, o in rows):
+            raise self.refuse(node, f"combines {list(map(str, form.captured))} with other sequences or positions")
+
+    def expand(self, form: _Form, out: tuple[Dim, ...], node: Node) -> Value:
+        self.check_rows(form, out, node)
         padded = (1,) * (len(out) - len(form.captured)) + form.captured
         rest = tuple(d for d, o in zip(padded, out, strict=True) if o not in self.row_dims)
         value = self.view(form.value, (*self.head(form), *rest))
@@ -174,6 +182,11 @@ class _Flattener:
         self.axis(a, -1, node)
         if b.rowed:
             raise self.refuse(node, "multiplies by values of the sequence")
+        if a.rowed and b.value.tensor.rank > 2:
+            types = ", ".join(str(v.type) for v in node.inputs)
+            raise IRError(
+                f"mat_mul of {types} at {node.loc or 'no module'}: products with a stack of matrices are not supported"
+            )
         return self.b.add(node.op, a.value, b.value)
 
     def check_view(self, form: _Form, out: tuple[Dim, ...], node: Node) -> None:

@@ -25,7 +25,7 @@ E = typing.TypeVar("E", bound=Enum)
 _NESTED: dict[str, type] = {c.__name__: c for c in (Mask, Source, Literal, Apply, Panels)}
 
 
-class ParseError(Exception):
+class ParseError(ValueError):
     """Text that is not a graph: `line L, column C: expected X, got Y`."""
 
 
@@ -238,6 +238,8 @@ class _Parser:
             return cls(**given)
         except TypeError as error:
             raise self.fail(f"all attributes of {cls.__name__} ({error})") from None
+        except ValueError as error:
+            raise self.fail(f"other attributes of {cls.__name__} ({error})") from None
 
     def _literal(self, hint: typing.Any, scope: dict[str, Value]) -> object:
         if hint == Dim:

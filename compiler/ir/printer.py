@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Iterator
 from enum import Enum
 
-from llmc.compiler.ir.dims import Poly, Sym, symbols
-from llmc.compiler.ir.graph import Graph, Node, Op, Value, walk
-from llmc.compiler.ir.types import TensorType, Type
+from llmc.compiler.ir.dims import Poly, Sym
+from llmc.compiler.ir.graph import Graph, Node, Op, Value
+from llmc.compiler.ir.types import TensorType
 
 
 def print_graph(graph: Graph) -> str:
@@ -89,7 +91,7 @@ def _unique_names(graph: Graph, taken: set[str]) -> dict[Value, str]:
     names: dict[Value, str] = {}
     counts: dict[str, int] = {}
     for value in (*graph.inputs, *(out for node in graph.nodes for out in node.outputs)):
-        base = value.name or "v"
+        base = re.sub(r"[^A-Za-z0-9_.]", "_", value.name) or "v"
         name = base if value.name else "v0"
         while name in taken:
             counts[base] = counts.get(base, 0) + 1
@@ -100,8 +102,20 @@ def _unique_names(graph: Graph, taken: set[str]) -> dict[Value, str]:
 
 
 def graph_symbols(graph: Graph) -> list[Sym]:
-    """Every symbol in the types of the graph's values, sorted by name."""
-    types: list[Type] = [v.type for v in graph.inputs]
-    types += [v.type for node in walk(graph) for v in (*node.inputs, *node.outputs)]
-    found = {s for t in types if isinstance(t, TensorType) for d in t.shape for s in symbols(d)}
-    return sorted(found)
+    """Every symbol in the types of the graph's values and in the attributes of its ops, sorted by name."""
+    return sorted(set(_symbols(graph)))
+
+
+def _symbols(thing: object) -> Iterator[Sym]:
+    match thing:
+        case Poly():
+            yield from thing.symbols()
+        case Graph():
+            values = [*thing.inputs, *(v for n in thing.nodes for v in n.outputs)]
+            yield from _symbols(tuple(v.type for v in values))
+            yield from _symbols(tuple(n.op for n in thing.nodes))
+        case tuple():
+            for item in thing:
+                yield from _symbols(item)
+        case _ if dataclasses.is_dataclass(thing):
+            yield from _symbols(tuple(getattr(thing, f.name) for f in dataclasses.fields(thing)))

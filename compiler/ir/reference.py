@@ -28,7 +28,7 @@ from llmc.compiler.ir.ops.constant import (
     Weight,
     WeightExpr,
 )
-from llmc.compiler.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Rows
+from llmc.compiler.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Rows, Sample
 from llmc.compiler.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeStyle, RopeTable
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
 from llmc.compiler.ir.ops.reduce import GatedLinear, Linear, MatMul, Reduce, ReduceFn, Softmax
@@ -61,14 +61,15 @@ class Cache:
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """What quantize_rows gives: data i8 [T, K] and scales f32 [T, K/group]."""
+    """What quantize_rows gives: data i8 [T, K] and scales f32 [T, groups], one for every `group` columns (0: the row)."""
 
     data: Array
     scales: Array
+    group: int
 
     def wide(self) -> Floats:
         width = self.data.shape[1]
-        per_column = np.repeat(self.scales, -(-width // self.scales.shape[1]), 1)[:, :width]
+        per_column = np.repeat(self.scales, self.group or width, 1)[:, :width]
         return np.asarray(_wide(self.data) * _wide(per_column))
 
 
@@ -139,7 +140,7 @@ class _Interpreter:
             case RopeTable():
                 results = rope_table(*arrays)
             case QuantizeRows(group):
-                return [QuantizedRows(*quantize_rows(arrays[0].astype(np.float32), group))]
+                return [QuantizedRows(*quantize_rows(arrays[0].astype(np.float32), group), group)]
             case GatedLinear(body):
                 x, a, b, *extras = arrays
                 both = [self._real(np.asarray(_wide(x) @ _wide(w).T)) for w in (a, b)]
@@ -212,6 +213,8 @@ class _Interpreter:
                 return np.broadcast_to(visible(mask, pos, pos), (args[0].shape[0], 1, len(pos), len(pos)))
             case Attention():
                 return attention(op, args)
+            case Sample(valid):  # the parameters of a row are no part of the graph: greedy, the lowest id on ties
+                return np.argmax(args[0][:, :valid], 1).astype(np.int32)
             case Pack():
                 return args[0]
             case Interleave(rows):

@@ -26,6 +26,22 @@ class DType(Enum):
     def is_float(self) -> bool:
         return self in (DType.F32, DType.F16, DType.BF16)
 
+    def holds(self, other: DType) -> bool:
+        """Is every value of `other` also a value of this dtype, so that a conversion and back loses nothing?"""
+        return self is other or other.value in _HOLDS[self.value]
+
+
+_HOLDS = {
+    "f32": ("f16", "bf16", "i8", "u8", "bool"),
+    "f16": ("i8", "u8", "bool"),
+    "bf16": ("i8", "u8", "bool"),
+    "i64": ("i32", "i8", "u8", "bool"),
+    "i32": ("i8", "u8", "bool"),
+    "i8": ("bool",),
+    "u8": ("bool",),
+    "bool": (),
+}
+
 
 @dataclass(frozen=True)
 class Panels:

@@ -78,7 +78,7 @@ LLMC_INLINE int64_t last_split(const QueryTile& t) {
 // A tile from its first position to its last, by one worker.
 template <class Kv, class Out>
 inline void whole_tile(const AttentionJob<Kv>& job, const QueryTile& t, const Out& out) {
-  alignas(64) float q[QUERY_ROWS * MAX_HEAD_DIM], value[QUERY_ROWS][MAX_HEAD_DIM], total[QUERY_ROWS][MAX_HEAD_DIM];
+  alignas(64) float q[QUERY_ROWS * MAX_HEAD_DIM], value[QUERY_ROWS][VALUE_STRIDE], total[QUERY_ROWS][VALUE_STRIDE];
   float m[QUERY_ROWS], l[QUERY_ROWS], largest[QUERY_ROWS], sum[QUERY_ROWS];
   job.load_queries(t, q);
   for (int r = 0; r < t.rows; ++r) {
@@ -106,7 +106,7 @@ struct SplitStore {
 
 template <class Kv>
 inline void store_split(const AttentionJob<Kv>& job, const QueryTile& t, int64_t split, const SplitStore& partial) {
-  alignas(64) float q[QUERY_ROWS * MAX_HEAD_DIM], value[QUERY_ROWS][MAX_HEAD_DIM];
+  alignas(64) float q[QUERY_ROWS * MAX_HEAD_DIM], value[QUERY_ROWS][VALUE_STRIDE];
   float m[QUERY_ROWS], l[QUERY_ROWS];
   job.load_queries(t, q);
   job.split(t, q, split * SPLIT, m, l, value);

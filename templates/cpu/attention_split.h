@@ -8,6 +8,7 @@
 namespace llmc {
 
 constexpr int MAX_HEAD_DIM = 1024;
+constexpr int VALUE_STRIDE = MAX_HEAD_DIM + 16;  // floats between rows of results: an odd number of cache lines
 
 struct AttentionShape {
   int q_heads;
@@ -90,7 +91,7 @@ template <class Kv> struct AttentionJob {
 
   // value[r] += weights times V over positions [from, to) for rows first .. first + rows - 1.
   inline void values(int first, int rows, int64_t from, int64_t to, const float (*weight)[SPLIT],
-                     float (*value)[MAX_HEAD_DIM]) const {
+                     float (*value)[VALUE_STRIDE]) const {
     const int vectors = (slot.dv + 15) / 16;
     for (int64_t p = from / BLOCK * BLOCK; p < to; p += BLOCK) {
       const uint8_t* v = head_at(p) + Kv::k_bytes(slot.d);
@@ -100,16 +101,16 @@ template <class Kv> struct AttentionJob {
         constexpr int R = decltype(r)::value, C = VALUE_VECTORS;
         int c = 0;
         for (; c + C <= vectors; c += C)
-          value_tile<Kv, R, C>(v + 64 * c, slot.dv, w, SPLIT, a, b, &value[first][16 * c], MAX_HEAD_DIM);
+          value_tile<Kv, R, C>(v + 64 * c, slot.dv, w, SPLIT, a, b, &value[first][16 * c], VALUE_STRIDE);
         for (; c < vectors; ++c)
-          value_tile<Kv, R, 1>(v + 64 * c, slot.dv, w, SPLIT, a, b, &value[first][16 * c], MAX_HEAD_DIM);
+          value_tile<Kv, R, 1>(v + 64 * c, slot.dv, w, SPLIT, a, b, &value[first][16 * c], VALUE_STRIDE);
       });
     }
   }
 
   // One split of a tile: maxima, sums and values of every row; rows without a position in it get m = -inf.
   inline void split(const QueryTile& t, const float* q_tile, int64_t begin, float* m, float* l,
-                    float (*value)[MAX_HEAD_DIM]) const {
+                    float (*value)[VALUE_STRIDE]) const {
     alignas(64) float weight[QUERY_ROWS][SPLIT];
     int64_t low = INT64_MAX, high = 0, common_low = 0, common_high = INT64_MAX;
     for (int r = 0; r < t.rows; ++r) {

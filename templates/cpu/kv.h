@@ -1,16 +1,15 @@
 // The KV pool: blocks of BLOCK positions; inside a block, for every slot (attention layer), for every kv head: K, then V.
 //   KvBf16  K bf16 [2][d/2][16][2]: 16 positions side by side, d in pairs     V bf16 [16][dv][2]: positions in pairs
 //   KvF32   K f32  [2][d][16]                                                V f32  [32][dv]
-// so that scores need no horizontal sum and values no shuffle. d is padded to 2 (KvBf16), dv to 16; pads may hold
-// anything but are never read (K) or never stored (V). A position's values are undefined until kv_write.
+// so that scores need no horizontal sum and values no shuffle. d is padded to 2 with zero (KvBf16), dv to 16.
+// A position's values are undefined until kv_write.
 // Block b of a sequence starts at pool + b * block_bytes: 64-bit arithmetic.
 #pragma once
 #include "operand.h"
 
 namespace llmc {
 
-constexpr int BLOCK = 32;   // positions of a KV block
-
+constexpr int BLOCK = 32;  // positions of a KV block
 
 struct KvBf16 {
   static constexpr int64_t k_bytes(int64_t d) { return BLOCK * round_up(d, 2) * 2; }
@@ -41,11 +40,18 @@ struct KvPool {
 };
 
 LLMC_INLINE void write_head(KvBf16, const float* k, const float* v, int d, int dv, int at, uint8_t* head) {
-  uint16_t* kk = (uint16_t*)head + (int64_t)(at / 16) * round_up(d, 2) * 16 + at % 16 * 2;
-  for (int i = 0; i < d; ++i) kk[i / 2 * 32 + i % 2] = to_bf16(k[i]);
-  if (d % 2) kk[d / 2 * 32 + 1] = 0;
+  uint32_t* kk = (uint32_t*)head + (int64_t)(at / 16) * round_up(d, 2) * 8 + at % 16;
   uint16_t* vv = (uint16_t*)(head + KvBf16::k_bytes(d)) + (int64_t)(at / 2) * round_up(dv, 16) * 2 + at % 2;
-  for (int i = 0; i < dv; ++i) vv[2 * i] = to_bf16(v[i]);
+  uint32_t pairs[8];
+  uint16_t values[16];
+  for (int i = 0; i < d; i += 16) {
+    store_bf16((uint16_t*)pairs, load(k + i, d - i));
+    for (int j = 0; j < 8 && i + 2 * j < d; ++j) kk[(i / 2 + j) * 16] = pairs[j];
+  }
+  for (int i = 0; i < dv; i += 16) {
+    store_bf16(values, load(v + i, dv - i));
+    for (int j = 0; j < 16; ++j) vv[2 * (i + j)] = values[j];
+  }
 }
 LLMC_INLINE void write_head(KvF32, const float* k, const float* v, int d, int dv, int at, uint8_t* head) {
   float* kk = (float*)head + (int64_t)(at / 16) * d * 16 + at % 16;

@@ -32,9 +32,9 @@ struct SampleOutputs {
   float* top_logprobs;   // [rows, LLMC_MAX_LOGPROBS]
 };
 
-// Two rows of floats: penalised logits, and counts or weights.
+// Five rows of floats: penalised logits, counts or weights, and three of likely tokens.
 inline int64_t sample_row_floats(int valid) { return round_up(valid, 16); }
-inline int64_t sample_scratch_bytes(int valid) { return 2 * sample_row_floats(valid) * 4; }
+inline int64_t sample_scratch_bytes(int valid) { return 5 * sample_row_floats(valid) * 4; }
 
 struct Extremes {
   float largest;
@@ -120,34 +120,76 @@ inline void penalise(const LlmcSampling& s, float* x, int valid, int32_t* counts
     if (known(s.bias_ids[i])) x[s.bias_ids[i]] += s.bias[i];
 }
 
-// Steps 5 and 6.
-inline int32_t draw(const LlmcSampling& s, const float* x, int valid, float largest, float* weights) {
-  double total = exponentials(x, valid, largest, s.temperature, weights);
+// Tokens under selection, ascending id: all of them, or the likely ones packed together.
+struct Tokens {
+  const float* x;
+  float* weights;     // tokens that a filter removes get 0
+  const int32_t* ids; // null: the index is the id
+  int count;
+};
+
+// Steps 5, from top_k on, and 6; total: sum of all weights, of tokens outside of t too.
+inline int32_t draw(const LlmcSampling& s, const Tokens& t, double total) {
   Cut cut = Cut::everything();
-  if (s.top_k > 0 && s.top_k < valid) {
-    cut = shortest_prefix(x, valid, cut, s.top_k, [](int) { return 1.0; });
-    if (s.top_p < 1.0f) {
-      total = 0.0;
-      for (int i = 0; i < valid; ++i) total += cut.keeps(order_key(x[i]), i) ? (double)weights[i] : 0.0;
-    }
+  auto weight = [&](int i) { return (double)t.weights[i]; };
+  if (s.top_k > 0 && s.top_k < t.count) {
+    cut = shortest_prefix(t.x, t.count, cut, s.top_k, [](int) { return 1.0; });
+    total = 0.0;
+    for (int i = 0; i < t.count; ++i) total += cut.keeps(order_key(t.x[i]), i) ? weight(i) : 0.0;
   }
-  if (s.top_p < 1.0f)
-    cut = shortest_prefix(x, valid, cut, s.top_p * total, [&](int i) { return (double)weights[i]; });
+  if (s.top_p < 1.0f) cut = shortest_prefix(t.x, t.count, cut, s.top_p * total, weight);
   total = 0.0;
-  for (int i = 0; i < valid; ++i) {
-    if (!(cut.keeps(order_key(x[i]), i) && weights[i] >= s.min_p)) weights[i] = 0.0f;
-    total += (double)weights[i];
+  for (int i = 0; i < t.count; ++i) {
+    if (!(cut.keeps(order_key(t.x[i]), i) && t.weights[i] >= s.min_p)) t.weights[i] = 0.0f;
+    total += weight(i);
   }
   const double goal = token_draw(s.seed, s.sample_index, s.position) * total;
   double sum = 0.0;
   int32_t last = -1;
-  for (int i = 0; i < valid; ++i) {
-    if (weights[i] == 0.0f) continue;
+  for (int i = 0; i < t.count && !(sum > goal); ++i) {
+    if (t.weights[i] == 0.0f) continue;
     last = i;
-    sum += (double)weights[i];
-    if (sum > goal) break;
+    sum += weight(i);
   }
-  return last;
+  return t.ids && last >= 0 ? t.ids[last] : last;
+}
+
+// The tokens whose weight is at least LIKELY, packed into three rows at `packed`.
+constexpr float LIKELY = 1e-6f;
+inline Tokens pack_likely(const float* x, const float* weights, int valid, float* packed) {
+  const int64_t row = sample_row_floats(valid);
+  float *px = packed, *pw = packed + row;
+  int32_t* ids = (int32_t*)(packed + 2 * row);
+  int count = 0;
+  for (int i = 0; i < valid; i += 16) {
+    uint32_t hits = lane_bits(ge(load(weights + i, valid - i), LIKELY));
+    for (; hits; hits &= hits - 1) {
+      const int id = i + __builtin_ctz(hits);
+      px[count] = x[id];
+      pw[count] = weights[id];
+      ids[count++] = id;
+    }
+  }
+  return {px, pw, ids, count};
+}
+
+// Whether the filters leave none but tokens of `likely`, so that the others need not be looked at again.
+inline bool filters_stay_within(const LlmcSampling& s, const Tokens& likely, int valid, double total) {
+  if (s.top_k > 0 && s.top_k < valid) return s.top_k <= likely.count;
+  if (s.min_p >= LIKELY) return true;
+  double sum = 0.0;
+  for (int i = 0; i < likely.count; ++i) sum += (double)likely.weights[i];
+  return s.top_p < 1.0f && sum >= s.top_p * total;
+}
+
+// Steps 5 and 6. rows: four rows of scratch.
+inline int32_t draw_token(const LlmcSampling& s, const float* x, int valid, float largest, float* rows) {
+  const double total = exponentials(x, valid, largest, s.temperature, rows);
+  if ((s.top_k > 0 && s.top_k < valid) || s.top_p < 1.0f || s.min_p >= LIKELY) {
+    Tokens likely = pack_likely(x, rows, valid, rows + sample_row_floats(valid));
+    if (filters_stay_within(s, likely, valid, total)) return draw(s, likely, total);
+  }
+  return draw(s, Tokens{x, rows, nullptr, valid}, total);
 }
 
 inline int32_t choose(const LlmcSampling& s, const float* logits, int valid, float largest, float* scratch) {
@@ -162,7 +204,7 @@ inline int32_t choose(const LlmcSampling& s, const float* logits, int valid, flo
     largest = extremes(x, valid).largest;
     if (!(largest - largest == 0.0f)) return -1;
   }
-  return s.temperature == 0.0f ? lowest_id_of(x, valid, largest) : draw(s, x, valid, largest, second);
+  return s.temperature == 0.0f ? lowest_id_of(x, valid, largest) : draw_token(s, x, valid, largest, second);
 }
 
 inline void sample_row(const LlmcSampling& s, const float* logits, int valid, int row, const SampleOutputs& out,

@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+
 from llmc.codegen.toolchain import Toolchain, compile_library, find_toolchain
 from llmc.compiler.targets import CpuTarget, find_target, machine_features, missing_features
 

@@ -7,13 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from llmc.codegen.toolchain import compile_library, find_toolchain
 from llmc.compiler.targets import find_target
 
 from .conftest import harness_sources
 
 SPILL = re.compile(r"\bvmov\w*\s+%[xyz]mm\d+, .*\(%r[sb]p\b")
-KERNELS = re.compile(r"^(_ZN4llmc\w*?(?:4tile|8amx_tile|10score_tile|10value_tile)I\w+):[^\n]*$(.*?)^\.Lfunc_end", re.M | re.S)
+KERNELS = re.compile(
+    r"^(_ZN4llmc\w*?(?:4tile|8amx_tile|10score_tile|10value_tile)I\w+):[^\n]*$(.*?)^\.Lfunc_end", re.M | re.S
+)
 
 
 def assembly(target_name: str, unit: str, folder: Path) -> str:

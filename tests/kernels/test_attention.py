@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from llmc.codegen.packing import round_bf16, widen_bf16
 
 from .conftest import Kernels
@@ -21,7 +22,10 @@ class Args(ctypes.Structure):
     """AttentionArgs of harness_attention.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("q_heads", "kv_heads", "d", "dv", "window", "num_seqs", "table_stride", "bf16")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("q_heads", "kv_heads", "d", "dv", "window", "num_seqs", "table_stride", "bf16")
+        ),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("sinks", "slopes", "seq_starts", "positions", "tables", "pool")),
@@ -102,9 +106,9 @@ class Cache:
         blocks = self.stride * len(lengths)
         order = np.random.default_rng(5).permutation(blocks + 3)[:blocks]
         self.tables = order.reshape(len(lengths), self.stride).astype(np.int32)
+        self.pool, self.block_bytes, self.slot_offset = aligned(0), 0, 128
         args = self.args([])
         kernels.lib.slot_bytes.restype = ctypes.c_int64
-        self.slot_offset = 128
         self.block_bytes = kernels.lib.slot_bytes(ctypes.byref(args)) + 192
         self.pool = aligned((blocks + 3) * self.block_bytes, 0xFF)
 
@@ -113,22 +117,26 @@ class Cache:
         self.sinks = case.head_values(1) if case.sinks else None
         self.slopes = case.slopes() if case.alibi else None
         self.starts = np.cumsum([0, *(end - begin for _, begin, end in step)]).astype(np.int32)
-        self.positions = np.concatenate([np.arange(b, e, dtype=np.int32) for _, b, e in step] or [np.zeros(0, np.int32)])
+        self.positions = np.concatenate([np.zeros(0, np.int32), *(np.arange(b, e, dtype=np.int32) for _, b, e in step)])
         self.step_tables = np.ascontiguousarray(self.tables[[s for s, _, _ in step]])
-        pool = self.pool.ctypes.data if hasattr(self, "pool") else None
+        arrays = (self.sinks, self.slopes, self.starts, self.positions, self.step_tables, self.pool)
         return Args(
-            case.q_heads, case.kv_heads, case.d, case.dv, case.window, len(step), self.stride, int(case.bf16),
-            case.scale, case.softcap,
-            *(a.ctypes.data if a is not None else None for a in (self.sinks, self.slopes, self.starts, self.positions, self.step_tables)),
-            pool, getattr(self, "block_bytes", 0), getattr(self, "slot_offset", 0), max(self.lengths),
-        )  # fmt: skip
+            *(case.q_heads, case.kv_heads, case.d, case.dv, case.window, len(step), self.stride, int(case.bf16)),
+            *(case.scale, case.softcap),
+            *(None if a is None else a.ctypes.data for a in arrays),
+            *(self.block_bytes, self.slot_offset, max(self.lengths)),
+        )
 
-    def run(self, step: list[tuple[int, int, int]], data: list[tuple[Floats, Floats, Floats]], threads: int) -> list[Floats]:
+    def run(
+        self, step: list[tuple[int, int, int]], data: list[tuple[Floats, Floats, Floats]], threads: int
+    ) -> list[Floats]:
         """step: (sequence, begin, end) token ranges. Returns the rows of each range."""
         args = self.args(step)
         q, k, v = (np.concatenate([data[s][i][b:e].reshape(e - b, -1) for s, b, e in step]) for i in range(3))
         out = np.full((len(q), self.case.q_heads * self.case.dv), np.nan, np.float32)
-        assert not self.kernels.lib.run_attention(ctypes.byref(args), pointer(q), pointer(k), pointer(v), pointer(out), threads)
+        assert not self.kernels.lib.run_attention(
+            ctypes.byref(args), pointer(q), pointer(k), pointer(v), pointer(out), threads
+        )
         return np.split(out, self.starts[1:-1])
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from llmc.codegen import packing
 from llmc.codegen.packing import F32, Bf16, Format, Int8
+from llmc.codegen.toolchain import find_toolchain
 
 from .conftest import VARIANTS, Kernels, load
-from llmc.codegen.toolchain import find_toolchain
 
 Floats = npt.NDArray[np.float32]
 FORMATS: tuple[Format, ...] = (F32(), Bf16(), Int8(0), Int8(32), Int8(128))
@@ -61,8 +63,16 @@ class Linear:
         out = np.full((len(x), self.n), np.nan, np.float32)
         operand = self.operand(x)
         failed = self.kernels.lib.run_linear(
-            self.format_id, pointer(self.panels), pointer(self.scales), ctypes.c_int64(self.n), ctypes.c_int64(self.k),
-            pointer(operand), ctypes.c_int64(len(x)), pointer(bias), pointer(out), threads,
+            self.format_id,
+            pointer(self.panels),
+            pointer(self.scales),
+            ctypes.c_int64(self.n),
+            ctypes.c_int64(self.k),
+            pointer(operand),
+            ctypes.c_int64(len(x)),
+            pointer(bias),
+            pointer(out),
+            threads,
         )
         assert not failed
         return out
@@ -222,7 +232,9 @@ def test_embedding_reads_rows_back(kernels: Kernels, fmt: Format) -> None:
     expected = reference_weight(linear).astype(np.float32)
     for row in (0, 1, 15, 16, 31, 32, 63, 64, 74):
         out = np.empty(k, np.float32)
-        kernels.lib.embed(FORMATS.index(fmt), pointer(linear.panels), pointer(linear.scales), ctypes.c_int64(row), k, pointer(out))
+        kernels.lib.embed(
+            FORMATS.index(fmt), pointer(linear.panels), pointer(linear.scales), ctypes.c_int64(row), k, pointer(out)
+        )
         assert np.array_equal(out, expected[row])
 
 
@@ -239,16 +251,23 @@ def test_gated_epilogue_writes_a_bf16_operand(kernels: Kernels, fmt: Format) -> 
     up[:, order[order >= width] - width] = plain[:, order >= width]
     out, operand = aligned(21 * Bf16().row_bytes(width)), linear.operand(x)
     kernels.lib.run_gated(
-        linear.format_id, pointer(linear.panels), pointer(linear.scales), ctypes.c_int64(2 * width), ctypes.c_int64(k),
-        pointer(operand), ctypes.c_int64(21), pointer(out), 2,
+        linear.format_id,
+        pointer(linear.panels),
+        pointer(linear.scales),
+        ctypes.c_int64(2 * width),
+        ctypes.c_int64(k),
+        pointer(operand),
+        ctypes.c_int64(21),
+        pointer(out),
+        2,
     )
     got = packing.widen_bf16(out.view(np.uint16).reshape(21, -1)[:, :width])
     expected = gate / (1 + np.exp(-gate)) * up
     assert np.max(np.abs(got - expected) / (np.abs(expected) + 1e-2)) < 2**-7
 
 
-def test_gcc_gives_the_same_bits(gcc_kernels: Kernels, library_folder: object) -> None:
-    zig = load("cpu", find_toolchain({}), library_folder)  # type: ignore[arg-type]
+def test_gcc_gives_the_same_bits(gcc_kernels: Kernels, library_folder: Path) -> None:
+    zig = load("cpu", find_toolchain({}), library_folder)
     for fmt in FORMATS:
         weight, x = random(18, 100, 150), random(19, 41, 150)
         a, b = Linear(gcc_kernels, fmt, 100, 150, weight), Linear(zig, fmt, 100, 150, weight)
@@ -256,13 +275,13 @@ def test_gcc_gives_the_same_bits(gcc_kernels: Kernels, library_folder: object) -
         assert np.array_equal(a.run(x[:3]), b.run(x[:3])), fmt.cpp
 
 
-def test_bf16_and_int8_agree_between_instruction_sets(library_folder: object) -> None:
+def test_bf16_and_int8_agree_between_instruction_sets(library_folder: Path) -> None:
     """Where the order is the same, so are the bits: products of bf16 are exact, so fma or not makes no difference."""
     results = {}
     for name in VARIANTS:
         if name == "x86-64-v4+vnni+bf16":
             continue  # vdpbf16ps has its own order
-        kernels = load(name, find_toolchain({}), library_folder)  # type: ignore[arg-type]
+        kernels = load(name, find_toolchain({}), library_folder)
         results[name] = Linear(kernels, Bf16(), 64, 300, random(20, 64, 300)).run(random(21, 20, 300))
     first = next(iter(results.values()))
     for name, result in results.items():

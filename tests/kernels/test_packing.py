@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+
 from llmc.codegen import packing
 from llmc.codegen.packing import F32, Bf16, Format, Int8
 
 from .test_linear import FORMATS, random
 
 
-def stored(fmt: Format, n: int, k: int) -> np.ndarray:  # type: ignore[type-arg]
+def stored(fmt: Format, n: int, k: int) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
     weight = random(1, n, k)
     if isinstance(fmt, Bf16):
         return packing.round_bf16(weight)
@@ -42,7 +44,9 @@ def test_element_addresses() -> None:
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
 def test_streamed_pieces_join(fmt: Format) -> None:
     weight = stored(fmt, 200, 96)
-    pieces = list(packing.pack_stream(fmt, 200, 96, lambda a, b: weight[a:b], max_bytes=2 * packing.panel_bytes(fmt, 96)))
+    pieces = list(
+        packing.pack_stream(fmt, 200, 96, lambda a, b: weight[a:b], max_bytes=2 * packing.panel_bytes(fmt, 96))
+    )
     assert len(pieces) == 4
     assert np.array_equal(np.concatenate(pieces), packing.pack(fmt, weight))
 

@@ -86,7 +86,9 @@ def test_rope(kernels: Kernels, interleaved: bool, head_dim: int, pairs: int, in
     expected[:, first] = parts[:, first] * cosine - parts[:, second] * sine
     expected[:, second] = parts[:, second] * cosine + parts[:, first] * sine
     y = x if in_place else guarded(x.size)
-    kernels.lib.row_rope(int(interleaved), pointer(x), pointer(y), heads, head_dim, pairs, pointer(cosine), pointer(sine))
+    kernels.lib.row_rope(
+        int(interleaved), pointer(x), pointer(y), heads, head_dim, pairs, pointer(cosine), pointer(sine)
+    )
     assert np.allclose(y[: heads * head_dim], expected.reshape(-1), atol=1e-6)
     assert in_place or untouched(y, heads * head_dim)
 

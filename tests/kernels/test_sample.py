@@ -21,7 +21,10 @@ class Sampling(ctypes.Structure):
     """LlmcSampling of abi.h."""
 
     _fields_ = (
-        *((n, ctypes.c_float) for n in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")),
+        *(
+            (n, ctypes.c_float)
+            for n in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+        ),
         ("top_k", ctypes.c_int32),
         ("num_logprobs", ctypes.c_int32),
         ("seed", ctypes.c_uint64),
@@ -126,8 +129,7 @@ def kept_weights(logits: Floats, ask: Ask) -> npt.NDArray[np.float64]:
         order = order[: int(np.argmax(reached)) + 1]
     kept = np.zeros_like(weights)
     kept[order] = weights[order]
-    kept[kept < ask.min_p] = 0
-    return kept
+    return np.where(kept < ask.min_p, 0.0, kept)
 
 
 def expected_token(logits: Floats, ask: Ask) -> int:
@@ -147,7 +149,11 @@ def test_philox_known_answers(kernels: Kernels) -> None:
     vectors = (
         (0, [0, 0, 0, 0], [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
         (2**64 - 1, [0xFFFFFFFF] * 4, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
-        (0x299F31D0A4093822, [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344], [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]),
+        (
+            0x299F31D0A4093822,
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
     )
     for key, counter, expected in vectors:
         out = np.zeros(4, np.uint32)
@@ -166,6 +172,11 @@ def test_greedy_takes_the_lowest_of_equal_ids(kernels: Kernels, valid: int) -> N
 ASKS = {
     "temperature": {"temperature": 0.7},
     "hot": {"temperature": 3.0},
+    "top_k of nearly all": {"top_k": 990},
+    "top_k beyond the vocabulary": {"top_k": 5000, "top_p": 0.5},
+    "top_p of nearly all": {"top_p": 0.9999999},
+    "cold with unlikely tokens": {"temperature": 0.1, "top_k": 500, "top_p": 0.99},
+    "min_p tiny": {"min_p": 1e-9},
     "top_k": {"top_k": 10},
     "top_k 1": {"top_k": 1},
     "top_p": {"top_p": 0.8},
@@ -224,8 +235,11 @@ def test_padding_ids_are_never_chosen_nor_counted(kernels: Kernels) -> None:
 
 
 def test_logprobs_are_of_raw_logits(kernels: Kernels) -> None:
-    logits = np.round(random(6, 6, 300) * 4) / 2
-    asks = [Ask(temperature=0.0, num_logprobs=n, repetition=2.0, output=[5], bias=[(11, 50.0)]) for n in (0, 1, 2, 5, 19, 20)]
+    logits = np.round(random(6, 6, 300) * 4) * np.float32(0.5)
+    asks = [
+        Ask(temperature=0.0, num_logprobs=n, repetition=2.0, output=[5], bias=[(11, 50.0)])
+        for n in (0, 1, 2, 5, 19, 20)
+    ]
     result = sample(kernels, logits, asks)
     wide = logits.astype(np.float64)
     logprobs = wide - wide.max(axis=1, keepdims=True)
@@ -256,7 +270,14 @@ def test_everything_banned_gives_no_token(kernels: Kernels) -> None:
 
 def test_ids_outside_of_the_vocabulary_are_ignored(kernels: Kernels) -> None:
     logits = random(9, 1, 100)
-    ask = Ask(temperature=0.0, repetition=5.0, frequency=1.0, prompt=[-1, 2**31 - 1], output=[100, -(2**31)], bias=[(10**6, 9.0), (-1, 9.0)])
+    ask = Ask(
+        temperature=0.0,
+        repetition=5.0,
+        frequency=1.0,
+        prompt=[-1, 2**31 - 1],
+        output=[100, -(2**31)],
+        bias=[(10**6, 9.0), (-1, 9.0)],
+    )
     assert sample(kernels, logits, [ask]).tokens[0] == np.argmax(logits[0])
 
 

@@ -21,7 +21,10 @@ def every_size() -> Floats:
     """Floats of every exponent and sign, with the special values; 65536 or so."""
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 1 << 32, 1 << 16, np.uint32)
-    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 3.4028235e38, -3.4028235e38, 1.0, -1.0], np.float32)
+    special = np.array(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.1754942e-38, 3.4028235e38, -3.4028235e38, 1.0, -1.0],
+        np.float32,
+    )
     return np.concatenate([bits.view(np.float32), special])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from llmc.compiler.targets import (
     DEFAULT_L2_BYTES,
     LEVELS,

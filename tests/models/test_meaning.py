@@ -1,0 +1,91 @@
+"""A pass preserves meaning: graphs of known models and of random layers, before and after each pass of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from llmc.compiler.ir.graph import Graph
+from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.compiler.ir.reference import Cache, run
+from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline
+from llmc.passes.rewrite import RuleLog
+
+from .captured import gemma, gpt2, llama, read
+from .random_layers import models
+
+BATCH, SEQ = 2, 7
+RANDOM = np.random.default_rng(5)
+IDS = RANDOM.integers(0, 90, (BATCH, SEQ))
+POSITIONS = np.broadcast_to(np.arange(SEQ), (BATCH, SEQ))
+ROWS = np.array([0, 3, 6, 8, 13], np.int32)
+
+
+def outputs(graph: Graph) -> np.ndarray:
+    """Logits [tokens, V] of a graph at any level, in float64; only those of ROWS once a graph has the input."""
+    flat = {"ids": IDS.reshape(-1), "positions": POSITIONS.reshape(-1), "seqs": np.repeat(np.arange(BATCH), SEQ)}
+    given = {name: values.astype(np.int32) for name, values in flat.items()} | {"rows": ROWS, "kv": Cache()}
+    if graph.input("ids").tensor.rank == 2:
+        given = {"ids": IDS, "positions": POSITIONS}
+    with np.errstate(all="ignore"):
+        logits = np.asarray(run(graph, given, read, wide=True)[0])
+    return logits.reshape(-1, logits.shape[-1])
+
+
+def check(graph: Graph, scheme: Scheme = Scheme.F32) -> RuleLog:
+    """Every graph of the pipeline gives the captured graph's logits."""
+    pipeline, log = default_pipeline(scheme, 64, 80), RuleLog()
+    expected = outputs(graph)
+    scale = np.abs(expected[np.isfinite(expected)]).max(initial=1e-3)
+
+    def compare(name: str, after: Graph) -> None:
+        sampled = any(v.name == "rows" for v in after.inputs)
+        found = outputs(after)
+        want = expected[ROWS] if sampled else expected
+        assert np.allclose(found, want, rtol=1e-4, atol=1e-5 * scale, equal_nan=True), name
+
+    run_pipeline(graph, pipeline, log, compare)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("model", "rules"),
+    [
+        (llama, {"rms-norm": 5, "half-rope": 4, "fuse-gates": 2, "fuse-linears": 2, "share-tied-head": 1}),
+        (lambda: llama(1, True), {"interleaved-rope": 2, "rms-norm": 3, "cos-table": 1, "sin-table": 1}),
+        (lambda: llama(1, False, 8), {"partial-rope": 2, "half-rope": 2}),
+        (lambda: llama(1, True, 8), {"partial-rope": 2, "interleaved-rope": 2}),
+        (gpt2, {"constant-matmul": 8, "add-bias": 8, "slice-of-linear": 6, "fuse-linears": 2}),
+        (gemma, {"rms-norm": 13, "scaled-rms-norm": 13, "fuse-gates": 2, "partial-rope": 4, "kv-layout": 2}),
+    ],
+    ids=["llama", "interleaved", "partial", "partial interleaved", "gpt2", "gemma"],
+)
+def test_models(model: Callable[[], Graph], rules: dict[str, int]) -> None:
+    log = check(model())
+    entries = 2  # rules after the entries part run once for each
+    for name, times in rules.items():
+        per_entry = name.startswith(("fuse-", "share-", "kv-"))
+        assert log.applied[name] == times * (entries if per_entry else 1), name
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(models())
+def test_random_layers(graph: Graph) -> None:
+    check(graph)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(models(), st.data())
+def test_passes_can_be_left_out(graph: Graph, data: st.DataObject) -> None:
+    """No pass but flatten, kv-layout, lower-linears and fuse-rows is needed for the meaning."""
+    full = default_pipeline(Scheme.F32, 64, 80)
+    needed = ("Flatten", "SampleRows", "KvLayout", "LowerLinears", "FuseRows", "RaiseLinears")
+    keep = lambda steps: tuple(p for p in steps if type(p).__name__ in needed or data.draw(st.booleans()))  # noqa: E731
+    pipeline = Pipeline(keep(full.shared), keep(full.per_entry))
+    expected = outputs(graph)
+    scale = np.abs(expected[np.isfinite(expected)]).max(initial=1e-3)
+    prefill, _ = run_pipeline(graph, pipeline, RuleLog(), lambda *_: None)
+    assert np.allclose(outputs(prefill), expected[ROWS], rtol=1e-4, atol=1e-5 * scale, equal_nan=True)

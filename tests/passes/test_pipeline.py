@@ -1,0 +1,77 @@
+"""Options of passes as text, and what is said when a pass fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from llmc.compiler.ir.graph import Graph, IRError, Node
+from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.passes.canonicalise import Canonicalise
+from llmc.passes.gates import FuseGates
+from llmc.passes.lower import LowerLinears
+from llmc.passes.pipeline import PASSES, Pipeline, default_pipeline, pass_name, run_pipeline, with_options
+from llmc.passes.rewrite import RuleLog
+
+from .golden import graph
+
+DEFAULT = default_pipeline(Scheme.BF16, 64, 100)
+
+
+def test_no_options_change_nothing() -> None:
+    assert with_options(DEFAULT, "") == with_options(DEFAULT, " , ") == DEFAULT
+
+
+def test_a_pass_is_left_out_and_another_replaced() -> None:
+    changed = with_options(DEFAULT, "lower-linears{scheme=int8, group=128}, -fuse-gates")
+    assert changed.shared == DEFAULT.shared
+    assert LowerLinears(Scheme.INT8, 128) in changed.per_entry and FuseGates() not in changed.per_entry
+    assert len(changed.per_entry) == len(DEFAULT.per_entry) - 1
+
+
+def test_every_pass_of_the_pipeline_has_a_name() -> None:
+    assert {type(p) for p in (*DEFAULT.shared, *DEFAULT.per_entry)} == set(PASSES)
+    assert pass_name(FuseGates) == "fuse-gates"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fuse-gate", "--passes: unknown pass 'fuse-gate', there are canonicalise, flatten"),
+        ("-nonsense", "--passes: unknown pass 'nonsense'"),
+        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, group., got 'shceme'"),
+        ("lower-linears{scheme=int4}", "expected one of f32, bf16, int8, got 'int4'"),
+        ("lower-linears{scheme=int8, group=33}", "activation group 33"),
+        ("lower-linears{group=64}", "scheme"),
+        ("lower-linears{scheme=int8", "--passes: '{' without '}' in 'lower-linears{scheme=int8'"),
+        ("-fuse-gates{x=1}", "--passes: '-fuse-gates{x=1}' leaves a pass out and gives it options"),
+    ],
+)
+def test_mistakes_are_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_options(DEFAULT, text)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A pass that gives an invalid graph."""
+
+    def run(self, graph: Graph, log: RuleLog) -> Graph:
+        node = graph.nodes[0]
+        return Graph(graph.name, graph.inputs, graph.outputs, (Node(node.op, node.outputs, node.outputs, "m"),))
+
+
+def test_a_failing_pass_reports_itself_and_those_before() -> None:
+    seen: list[str] = []
+    text = "inputs %x: f32[T]\n%y = unary{fn=exp}(%x) : f32[T]\noutputs %y"
+    pipeline = Pipeline((Canonicalise(), Broken()), ())
+    with pytest.raises(IRError, match=r"pass main.broken \(after main.canonicalise\): graph main: unary at m: uses %"):
+        run_pipeline(graph(text), pipeline, RuleLog(), lambda name, _: seen.append(name))
+    assert seen == ["main.canonicalise"]
+
+
+def test_an_invalid_graph_is_found_before_the_first_pass() -> None:
+    text = "inputs %x: f32[T]\n%y = unary{fn=exp}(%x) : f32[T]\noutputs %y"
+    bad = Broken().run(graph(text), RuleLog())
+    with pytest.raises(IRError, match="graph main: unary at m: uses"):
+        run_pipeline(bad, Pipeline((Canonicalise(),), ()), RuleLog(), lambda *_: None)
