@@ -80,7 +80,8 @@ class _Replaced(Artifact):
 class MarkedEngine:
     """`engine` works as the original does; `take` tells what its last step took."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, cpu_time: bool) -> None:
+        """`cpu_time`: marks tell each thread's own CPU time, which other processes do not lengthen much."""
         artifact = open_artifact(folder)
         sources = {p.name: p.read_text() for p in (folder / "kernels/cpu/src").iterdir()}
         sources["model.cpp"], self.marks = mark_sources(sources["model.cpp"])
@@ -95,6 +96,7 @@ class MarkedEngine:
         device = CpuDevice(marked, plan.step, plan.num_blocks, plan.threads)
         self.engine = Engine(marked, device, plan.step.max_seqs, None)
         self._library = ctypes.CDLL(str(library))
+        self._library.llmc_mark_cpu_time(int(cpu_time))
 
     def take(self) -> npt.NDArray[np.int32]:
         """Nanoseconds [threads, 2 (in the kernel, in the barrier after it), marks] of each entry's last step."""

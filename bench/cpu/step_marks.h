@@ -17,9 +17,11 @@ struct alignas(64) MarkLane {
 };
 inline MarkLane mark_lanes[MARKED_THREADS];
 
+inline clockid_t mark_clock = CLOCK_MONOTONIC;
+
 inline int64_t mark_now() {
   timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(mark_clock, &t);
   return t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
@@ -33,6 +35,11 @@ inline void mark_busy(const Worker& w, int i) { mark(w, &mark_lanes[w.id].busy[i
 inline void mark_waited(const Worker& w, int i) { mark(w, &mark_lanes[w.id].waited[i]); }
 
 }  // namespace llmc
+
+// Whether marks tell the thread's own CPU time instead of the time of day.
+extern "C" __attribute__((visibility("default"))) void llmc_mark_cpu_time(int on) {
+  llmc::mark_clock = on ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+}
 
 // out: [threads][2][STEP_MARKS], busy then waited.
 extern "C" __attribute__((visibility("default"))) void llmc_marks(int threads, int32_t* out) {

@@ -1,14 +1,15 @@
 """Where a step's time goes, kernel by kernel: python bench/cpu/step_profile.py ENGINE [--batch N] [--prefill]
 
 Decode steps after prompts of 128 tokens, or steps that prefill 512. Each kernel's time is the mean over the threads and
-a quantile over the steps (the median, unless --quantile says otherwise: a low one shows what a busy machine would do if
-it were idle); kernels of the same role in different layers are added up.
+the median over the steps; kernels of the same role in different layers are added up. --cpu-time counts the CPU time of
+each thread instead, for a machine that others use as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -54,20 +55,17 @@ def _timed(marked: MarkedEngine, step: Callable[[], object], steps: int) -> tupl
     return marks, walls
 
 
-def report(
-    marks: list[Mark], nanoseconds: Nanoseconds, walls: list[float], workload: Workload, quantile: float
-) -> None:
-    """`nanoseconds` [steps, threads, 2, marks]."""
+def report(marks: list[Mark], nanoseconds: Nanoseconds, workload: Workload) -> float:
+    """Prints the table; `nanoseconds` [steps, threads, 2, marks]. Returns microseconds of all kernels and barriers."""
     prefill = workload.phase is Phase.PREFILL
     entry = "prefill" if prefill else "decode"
     tokens = workload.batch * (workload.prompt_len if prefill else 1)
-    micros = np.quantile(nanoseconds.mean(axis=1), quantile, axis=0) / 1e3  # [2, marks]
+    micros = np.median(nanoseconds.mean(axis=1), axis=0) / 1e3  # [2, marks]
     roles: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, mark in enumerate(marks):
         if mark.entry == entry:
             roles[mark.kernel, mark.role].append(i)
     inside = sum(float(micros[:, i].sum()) for of_role in roles.values() for i in of_role)
-    whole = float(np.quantile(walls, quantile)) * 1e6
     print(f"{'kernel':15} {'role':58} calls  kernel us  barrier us  share  rate")
     for (kernel, role), of_role in sorted(roles.items(), key=lambda item: -float(micros[:, item[1]].sum())):
         busy, waited = (float(part) for part in micros[:, of_role].sum(axis=1))
@@ -79,7 +77,8 @@ def report(
         shown = role if len(role) <= 58 else f"{role[:55]}..."
         share = (busy + waited) / inside
         print(f"{kernel:15} {shown:58} {len(of_role):5} {busy:10.1f} {waited:11.1f} {share:6.1%}  {rate}")
-    print(f"step: {inside:.0f} us in kernels and barriers, {whole - inside:.0f} us around them; {whole:.0f} us in all")
+    print(f"kernels and barriers: {inside:.0f} us")
+    return inside
 
 
 def main() -> None:
@@ -89,15 +88,18 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1, help="sequences, of decode steps")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, help="[default: 100 of decode, 20 of prefill]")
-    parser.add_argument("--quantile", type=float, default=0.5)
+    parser.add_argument("--cpu-time", action="store_true")
     args = parser.parse_args()
-    marked = MarkedEngine(args.engine, args.threads)
+    marked = MarkedEngine(args.engine, args.threads, args.cpu_time)
     workload = PREFILL if args.prefill else Workload(Phase.DECODE, args.batch, DECODE.prompt_len, DECODE.new_tokens)
     run, steps = (prefill_steps, args.steps or 20) if args.prefill else (decode_steps, args.steps or 100)
     taken, walls = run(marked, workload, steps)
     print(f"{args.engine.name}: {workload.name}, {steps} steps, {args.threads} threads, ", end="")
-    print(f"quantile {args.quantile}, load average {os.getloadavg()[0]:.1f}")
-    report(marked.marks, np.stack(taken), walls, workload, args.quantile)
+    print(f"{'CPU time, ' if args.cpu_time else ''}load average {os.getloadavg()[0]:.1f}")
+    inside = report(marked.marks, np.stack(taken), workload)
+    if not args.cpu_time:
+        whole = statistics.median(walls) * 1e6
+        print(f"step: {whole:.0f} us, {whole - inside:.0f} us of them around the kernels and barriers")
     marked.engine.close()
 
 
