@@ -143,7 +143,7 @@ def main() -> None:
     args = parser.parse_args()
     bench = Bench(find_target(args.target), args.threads, args.rounds)
     print(f"target {bench.target.mcpu}, {args.threads} threads, {args.rounds} rounds, the best of them")
-    peaks = {kind: bench.limits.peak(kind, args.rounds) / 1e9 for kind in Peak}
+    peaks = {kind: bench.limits.peak(kind) / 1e9 for kind in Peak}
     print("peaks, Gop/s: " + ", ".join(f"{k.name.lower()} {p:.0f}" for k, p in peaks.items() if p))
     if args.attention:
         report_attention(bench)

@@ -26,7 +26,7 @@ EXPORT int time_read(const uint8_t* data, int64_t bytes, int threads, int rounds
 // Multiply-accumulates from registers alone; kind: 0 fma, 1 vdpbf16ps, 2 vpdpbusd, 3 AMX bf16, 4 AMX int8. Returns
 // operations of one round and thread (2 per multiply-accumulate), 0 where the target has none.
 EXPORT double time_peak(int kind, int threads, int rounds, double* times) {
-  constexpr int LOOPS = 200000, CHAINS = 12;
+  constexpr int LOOPS = 20000, CHAINS = 12;  // short rounds: some of them undisturbed on a busy machine
   double operations = 0;
 #if defined(LLMC_AVX512)
   auto chains = [&](auto step, double each) {

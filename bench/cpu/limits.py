@@ -46,7 +46,7 @@ class Limits:
             raise RuntimeError(f"cannot start {self.threads} threads")
         return seconds[1:]
 
-    def peak(self, kind: Peak, rounds: int = 20) -> float:
+    def peak(self, kind: Peak, rounds: int = 200) -> float:
         """Operations per second of all threads (a multiply-accumulate is two), the best round.
 
         0 where the target has no such instruction.
