@@ -81,8 +81,8 @@ class CpuDevice:
         if not self._engine:
             self._pool.close()
             raise NotEnoughMemory(
-                f"{artifact.folder}: could not start: {self.memory.arena_bytes} bytes of scratch, {threads} threads, or "
-                "(for an AMX target) the kernel's permission for tile registers were refused"
+                f"{artifact.folder}: could not start: {self.memory.arena_bytes} bytes of scratch, {threads} threads "
+                "or (for an AMX target) the kernel's permission for tile registers were refused"
             )
 
     def prefill(self, step: StepBuffers) -> None:
