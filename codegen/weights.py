@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from llmc.codegen.cpu.formats import stored_bytes, weight_format
 from llmc.codegen.packing import PANEL, pack_stream, round_bf16, round_up
+from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.constant import (
     Apply,
     Interleave,
@@ -146,7 +147,7 @@ def _bits(values: Array, dtype: DType) -> npt.NDArray[np.float32 | np.uint16 | n
             return np.asarray(values, np.float32)
         case DType.I8:
             return np.asarray(values, np.int8)
-    raise ValueError(f"no weight is stored as {dtype.value}")
+    raise IRError(f"no weight is stored as {dtype.value}")
 
 
 class Evaluator:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from llmc.codegen.packing import F32, Bf16, Format, Int8, weight_bytes
+from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.types import DType, Groups, Panels, TensorType
 
 
 def operand_format(type_: TensorType) -> Format:
-    """The format of operand rows [T, K]. ValueError for types that no kernel stores."""
+    """The format of operand rows [T, K]. IRError for types that no kernel stores."""
     match type_.dtype, type_.layout:
         case DType.F32 | DType.BOOL, None:  # a bool is a float 0 or 1
             return F32()
@@ -15,7 +16,7 @@ def operand_format(type_: TensorType) -> Format:
             return Bf16()
         case DType.I8, Groups(size):
             return Int8(size)
-    raise ValueError(f"no kernel stores rows of {type_}")
+    raise IRError(f"no kernel stores rows of {type_}")
 
 
 def row_bytes(type_: TensorType) -> int:
@@ -27,7 +28,7 @@ def row_bytes(type_: TensorType) -> int:
 def weight_format(type_: TensorType) -> Format:
     """The format of a weight in panels."""
     if not isinstance(type_.layout, Panels):
-        raise ValueError(f"{type_} is not in panels")
+        raise IRError(f"{type_} is not in panels")
     match type_.dtype:
         case DType.F32:
             return F32()
@@ -35,7 +36,7 @@ def weight_format(type_: TensorType) -> Format:
             return Bf16()
         case DType.I8:
             return Int8(0 if type_.layout.pad == Int8().pad_k(1) else type_.layout.pad)
-    raise ValueError(f"no kernel reads a weight {type_}")
+    raise IRError(f"no kernel reads a weight {type_}")
 
 
 def stored_bytes(type_: TensorType) -> int:

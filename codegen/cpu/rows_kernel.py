@@ -268,7 +268,7 @@ class _Writer:
             case Binary(fn) if fn in _INT_OPERATORS:
                 a, b = (self.integer(v) for v in node.inputs)
                 return Int(f"({a} {_INT_OPERATORS[fn]} {b})")
-        raise IRError(f"rows kernel: {node.op} on integers at {node.loc} has no CPU code")
+        raise IRError(f"rows kernel: {node.op} on integers at {node.loc or 'no module'} has no CPU code")
 
     def _move(self, node: Node) -> Ref:
         shape = _rest(node.output.tensor)
@@ -288,7 +288,7 @@ class _Writer:
         x = self.contiguous(node.inputs[0])
         fmt = operand_format(node.output.tensor)
         if node.output not in self.destination:
-            raise IRError(f"rows kernel: {node.op} at {node.loc} is not an operand of a linear")
+            raise IRError(f"rows kernel: {node.op} at {node.loc or 'no module'} is not an operand of a linear")
         pointer = self.destination[node.output]
         self.lines.append(f"quantize_row<{fmt.cpp}>({x.pointer}, {x.size}, {pointer});")
 

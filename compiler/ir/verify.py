@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from llmc.compiler.ir.graph import Graph, IRError, Node, Value, bodies
-from llmc.compiler.ir.printer import print_op
 from llmc.compiler.ir.types import CacheType
 
 
@@ -49,4 +48,4 @@ def _verify(graph: Graph, outer: set[Value]) -> None:
 
 
 def _where(graph: Graph, node: Node) -> str:
-    return f"graph {graph.name}: {print_op(node.op).split('{', 1)[0]} at {node.loc or 'no module'}"
+    return f"graph {graph.name}: {node.op.mnemonic()} at {node.loc or 'no module'}"

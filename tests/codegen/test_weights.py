@@ -15,6 +15,7 @@ from llmc.codegen import weights as module
 from llmc.codegen.cpu.formats import stored_bytes, weight_format
 from llmc.codegen.packing import unpack, widen_bf16
 from llmc.codegen.weights import DATA_ALIGNMENT, Evaluator, place_weights, sources, stored, weight_name, write_weights
+from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.constant import (
     Apply,
     Interleave,
@@ -218,5 +219,5 @@ def test_names_say_what_a_weight_is_made_of() -> None:
 
 @pytest.mark.parametrize("dtype", [DType.I64, DType.BOOL, DType.F16])
 def test_what_no_kernel_reads_is_not_stored(dtype: DType) -> None:
-    with pytest.raises(ValueError, match=f"no weight is stored as {dtype.value}"):
+    with pytest.raises(IRError, match=f"no weight is stored as {dtype.value}"):
         list(stored(Source("w", dtype, (3,)), Reader()))

@@ -25,6 +25,7 @@ Array = npt.NDArray[np.generic]
 EDGES = np.array(
     [0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0, 1e-3, -7.5, 20.5, 88.0, -100.0, 1e10, 3e38, -3e38, 2e-38, np.inf, -np.inf, np.nan]
 )
+ENDS = np.concatenate([EDGES, [2.5, -3.0, 1e9, 16777217.0, -16777215.0, 8388609.0, 0.333]])
 
 
 def read(source: Source, rows: tuple[int, int] | None = None) -> Array:
@@ -33,6 +34,8 @@ def read(source: Source, rows: tuple[int, int] | None = None) -> Array:
     values = random.standard_normal(source.shape)
     if "inv_freq" in source.name:
         values = 100.0 ** -(np.arange(source.shape[0]) / source.shape[0])
+    elif source.name == "ends.edges":
+        return ENDS.astype(np.float32)
     elif source.name == "edges.embed":
         values = np.stack([np.roll(EDGES, i) for i in range(len(EDGES))])
     elif "norm" in source.name and "bias" not in source.name:

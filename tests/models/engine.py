@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +14,12 @@ import numpy.typing as npt
 from llmc.codegen.cpu.model import BLOCK_TOKENS, Model, render
 from llmc.codegen.toolchain import compile_library, find_toolchain
 from llmc.codegen.weights import place_weights, stored
-from llmc.compiler.ir.graph import Graph
+from llmc.compiler.ir.graph import Builder, Graph, Node, Value
 from llmc.compiler.ir.ops.constant import Source, Weight
-from llmc.compiler.ir.ops.kernel import Sample, Scheme
+from llmc.compiler.ir.ops.kernel import Rows, Sample, Scheme
+from llmc.compiler.ir.ops.shape import Concat
 from llmc.compiler.ir.reference import Cache, run
+from llmc.compiler.ir.verify import verify
 from llmc.compiler.targets import find_target
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
@@ -58,23 +62,63 @@ class Built:
 
 def build(graph: Graph, scheme: Scheme, folder: Path, name: str, group: int = 64) -> Built:
     """Pipeline, codegen, compiler: what `llmc build` does between capture and packaging."""
-    entries = run_pipeline(graph, default_pipeline(scheme, group, _vocab(graph)), RuleLog(), lambda *_: None)
+    return compiled(lowered(graph, scheme, group), folder, name)
+
+
+def lowered(graph: Graph, scheme: Scheme, group: int = 64) -> list[Graph]:
+    vocab = int(str(graph.outputs[0].tensor.shape[-1]))
+    return run_pipeline(graph, default_pipeline(scheme, group, vocab), RuleLog(), lambda *_: None)
+
+
+def compiled(entries: list[Graph], folder: Path, name: str) -> Built:
+    """The library of two entries. Workers of pytest-xdist share `folder`, and build each content once."""
+    vocab = int(str(entries[0].outputs[0].tensor.shape[-1]))
     placed = place_weights([n.op.expr for g in entries for n in g.nodes if isinstance(n.op, Weight)])
-    model = render(name, "cpu", entries, {w.expr: w for w in placed}, _vocab(graph))
-    path = folder / f"{name}.so"
-    compile_library(model.sources, find_target("cpu"), path, find_toolchain({}))
-    # exactly as long as the file's data: what reads beyond it is found by the page after it, or by its NaNs
+    model = render(name, "cpu", entries, {w.expr: w for w in placed}, vocab)
+    target, toolchain = find_target("cpu"), find_toolchain({})
+    content = repr((sorted(model.sources.items()), target, toolchain))
+    path = folder / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            private = path.with_suffix(".partial")
+            compile_library(model.sources, target, private, toolchain)
+            private.replace(path)
+    # exactly as long as the file's data, then NaNs: what reads beyond it is found
     buffer = aligned(sum(w.num_bytes for w in placed))
     for weight in placed:
         at = weight.offset
         for piece in stored(weight.expr, Reader()):
             buffer[at : at + piece.nbytes] = piece
             at += piece.nbytes
-    return Built(*entries, model, load_library(path), buffer, _vocab(graph))
+    return Built(*entries, model, load_library(path), buffer, vocab)
 
 
-def _vocab(graph: Graph) -> int:
-    return int(str(graph.outputs[0].tensor.shape[-1]))
+def side_by_side(graphs: list[list[Graph]]) -> list[Graph]:
+    """Entries of models without attention joined into one: its logits are all of theirs in one row."""
+    return [_joined([entries[i] for entries in graphs]) for i in range(2)]
+
+
+def _joined(parts: list[Graph]) -> Graph:
+    inputs = {v.name: v for v in parts[0].inputs}
+    nodes: list[Node] = []
+    for part in parts:
+        shared = {v: inputs[v.name] for v in part.inputs}
+        nodes += [
+            Node(n.op, tuple(shared.get(v, v) for v in n.inputs), n.outputs, n.loc)
+            for n in part.nodes
+            if not isinstance(n.op, Sample)
+        ]
+    results = tuple(part.outputs[0] for part in parts)
+    body, b = Builder(), Builder()
+    inside = tuple(Value(v.type, v.name) for v in results)
+    joined = body.add(Concat(1), *inside)
+    logits = b.add(Rows(Graph("rows", inside, (joined,), tuple(body.nodes))), *results, name="logits")
+    tokens = b.add(Sample(int(str(logits.tensor.shape[1]))), logits)
+    cache = inputs["kv"]
+    graph = Graph(parts[0].name, tuple(inputs.values()), (logits, tokens, cache), (*nodes, *b.nodes))
+    verify(graph)
+    return graph
 
 
 def aligned(num_bytes: int) -> npt.NDArray[np.uint8]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+
 from llmc.compiler.ir.graph import Graph, Value
 from llmc.compiler.ir.ops.attention import Attention
 from llmc.compiler.ir.ops.constant import Scalar
@@ -12,7 +13,7 @@ from llmc.compiler.ir.ops.reduce import Reduce, ReduceFn, Softmax
 from llmc.compiler.ir.ops.shape import Concat, Expand, Permute
 from llmc.compiler.ir.types import DType
 
-from .captured import EDGES, Captured
+from .captured import EDGES, ENDS, Captured
 
 class Rows(Captured):
     """Collects results [B, S, n], which are the graph's logits side by side."""
@@ -40,31 +41,48 @@ class Rows(Captured):
         return self.binary(fn, a, b)
 
 
-def row_ops() -> tuple[Graph, list[str]]:
-    """The graph, and the name of the op that each column of its logits tests."""
-    c = Rows()
+def sections() -> list[Rows]:
+    """Graphs that together hold every op; columns of their logits are named in `names`."""
+    made = []
+    for fill in (_unary, _binary, _powers, _masks, _integers, *(_of_width(w) for w in (1, 17, 48)), _permuted, _sliced, _turned):
+        c = Rows()
+        fill(c)
+        made.append(c)
+    return made
+
+
+def _edges(c: Rows) -> tuple[Value, Value, Value]:
     edge = c.embed("edges.embed", len(EDGES), len(EDGES))  # row i is EDGES rotated by i
-    plain = c.embed("plain.embed", len(EDGES), len(EDGES))
+    turned = c.add(Concat(2), c.cut(edge, 5, 19), c.cut(edge, 0, 5))
+    return edge, turned, c.embed("plain.embed", len(EDGES), len(EDGES))
+
+
+def _unary(c: Rows) -> None:
+    edge, *_ = _edges(c)
     for fn in UnaryFn:
         if fn is not UnaryFn.NOT:
             c.result(fn.value, c.unary(fn, edge))
-    turned = c.add(Concat(2), c.cut(edge, 5, 19), c.cut(edge, 0, 5))
+
+
+def _binary(c: Rows) -> None:
+    edge, turned, _ = _edges(c)
     for fn in BinaryFn:
         if fn not in (BinaryFn.AND, BinaryFn.OR):
             c.result(fn.value, c.add(Binary(fn), edge, turned))
             c.result(f"{fn.value} number", c.add(Binary(fn), edge, c.scalar(3.0)))
             c.result(f"number {fn.value}", c.add(Binary(fn), c.scalar(-2.0), edge))
-    for y in (0.0, -0.0, 2.5, -3.0, 3.0, np.inf, -np.inf, np.nan, 1e9, 16777217.0):
-        c.result(f"pow {y}", c.binary(BinaryFn.POW, edge, float(y)))
-    _masks(c, edge, turned, plain)
-    _integers(c, plain)
-    for width in (1, 3, 16, 17, 33, 48, 64):
-        _width(c, width)
-    _layouts(c)
-    return c.finish(), c.names
 
 
-def _masks(c: Rows, edge: Value, turned: Value, plain: Value) -> None:
+def _powers(c: Rows) -> None:
+    """Every edge to the power of every edge, and of whole numbers at the end of their range."""
+    edge, *_ = _edges(c)
+    ends = c.weight("ends.edges", len(ENDS))
+    base = c.view(edge, c.batch, c.seq, len(EDGES), 1)
+    c.result("pow", c.binary(BinaryFn.POW, base, c.view(ends, 1, 1, 1, len(ENDS))))
+
+
+def _masks(c: Rows) -> None:
+    edge, turned, plain = _edges(c)
     a, b = c.bools(BinaryFn.GT, edge, turned), c.bools(BinaryFn.LT, plain, 0.2)
     for fn in (BinaryFn.AND, BinaryFn.OR, BinaryFn.EQ, BinaryFn.NE):
         c.result(f"bool {fn.value}", c.add(Binary(fn), a, b))
@@ -84,7 +102,8 @@ def _masks(c: Rows, edge: Value, turned: Value, plain: Value) -> None:
     c.result("concat masks", c.add(Concat(2), b, a))
 
 
-def _integers(c: Rows, plain: Value) -> None:
+def _integers(c: Rows) -> None:
+    *_, plain = _edges(c)
     one = c.add(Scalar(1.0, DType.I64))
     p = c.add(Binary(BinaryFn.ADD), c.positions, one)
     q = c.add(Binary(BinaryFn.MUL), p, c.add(Binary(BinaryFn.SUB), c.ids, c.add(Scalar(40.0, DType.I64))))
@@ -99,6 +118,10 @@ def _integers(c: Rows, plain: Value) -> None:
     c.result("embedding of integers", c.embed("places.embed", 200, 7, p))
 
 
+def _of_width(w: int) -> Callable[[Rows], None]:
+    return lambda c: _width(c, w)
+
+
 def _width(c: Rows, w: int) -> None:
     x = c.embed(f"w{w}.embed", 19, w)
     row, name = c.weight(f"row{w}", w), f"of {w}"
@@ -108,17 +131,17 @@ def _width(c: Rows, w: int) -> None:
     for fn in ReduceFn:
         c.result(f"{fn.value} " + name, c.add(Reduce(fn, 2), x))
     c.result("rms norm " + name, c.rms_norm(x, f"rms{w}norm"))
-    c.result("layer norm " + name, c.layer_norm(c.plus(x, 100.0), f"ln{w}norm"))
+    c.result("layer norm " + name, c.layer_norm(c.plus(x, 4.0), f"ln{w}norm"))
     c.result("bare layer norm " + name, c.add(LayerNorm(1e-5, False, False), x))
     c.result("layer norm with bias " + name, c.add(LayerNorm(1e-5, False, True), x, row))
     shared = c.unary(UnaryFn.EXP, x)  # used twice: it gets a row of its own
     c.result("shared " + name, c.binary(BinaryFn.DIV, shared, c.plus(c.mul(shared, shared), 1.0)))
 
 
-def _layouts(c: Rows) -> None:
+def _permuted(c: Rows) -> None:
     x = c.embed("lay.embed", 19, 60)
     cube = c.view(x, c.batch, c.seq, 3, 4, 5)
-    for perm in ((0, 1, 3, 2, 4), (0, 1, 4, 3, 2), (0, 1, 2, 4, 3)):
+    for perm in ((0, 1, 3, 2, 4), (0, 1, 4, 3, 2)):
         moved = c.add(Permute(perm), cube)
         c.result(f"permute {perm}", moved)
         c.result(f"permute {perm} and exp", c.unary(UnaryFn.EXP, moved))
@@ -128,6 +151,10 @@ def _layouts(c: Rows) -> None:
             c.result(f"concat {axis} of {perm}", c.add(Concat(axis), moved, c.unary(UnaryFn.NEG, moved)))
         c.result(f"softmax of {perm}", c.add(Softmax(), moved))
         c.result(f"norm of {perm}", c.add(LayerNorm(1e-5, False, False), moved))
+
+
+def _sliced(c: Rows) -> None:
+    x = c.embed("lay.embed", 19, 60)
     for start, stop, step in ((0, 60, 2), (1, 60, 7), (13, 31, 1), (59, 60, 1)):
         part = c.cut(x, start, stop, step)
         c.result(f"slice {start}:{stop}:{step}", part)
@@ -140,6 +167,10 @@ def _layouts(c: Rows) -> None:
     constant = c.add(Expand((c.batch, c.seq, 3)), c.weight("constant", 3))
     zeros = c.add(Expand((c.batch, c.seq, 2)), c.scalar(0.25))
     c.result("constants beside", c.add(Concat(2), constant, c.cut(x, 7, 8), zeros))
+
+
+def _turned(c: Rows) -> None:
+    x = c.embed("lay.embed", 19, 60)
     for style in (False, True):
         for rotary in (2, 10, 12):
             heads = c.heads(x, 5)

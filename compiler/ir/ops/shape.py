@@ -63,6 +63,8 @@ class Slice(Op):
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         (x,) = tensors(types, 1)
+        if not 0 <= self.axis < x.rank:
+            raise IRError(f"slice along axis {self.axis} of {x}")
         size = x.shape[self.axis]
         if not isinstance(size, int) or not 0 <= self.start <= self.stop <= size or self.step < 1:
             raise IRError(f"slice {self.start}:{self.stop}:{self.step} of axis {self.axis} of {x}: outside it")
@@ -79,6 +81,10 @@ class Concat(Op):
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         parts = tensors(types, len(types))
+        if not parts:
+            raise IRError("concat of nothing")
+        if any(not 0 <= self.axis < p.rank for p in parts):
+            raise IRError(f"concat along axis {self.axis} of {', '.join(map(str, parts))}")
         shape = list(parts[0].shape)
         total: Dim = 0
         for part in parts:

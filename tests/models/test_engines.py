@@ -1,0 +1,132 @@
+"""Whole models, captured graph to machine code: every way to feed a sequence gives the same bits, and those the
+interpreter's values within the error of the number format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from llmc.compiler.ir.graph import Graph
+from llmc.compiler.ir.ops.kernel import Scheme
+
+from .captured import gemma, gpt2, llama
+from .engine import Built, Chunk, Logits, build, expected
+from .random_layers import forest
+from .row_ops import crossing
+
+LENGTH = 70
+IDS = np.random.default_rng(11).integers(0, 90, LENGTH).astype(np.int32)
+OTHER = np.random.default_rng(12).integers(0, 90, LENGTH).astype(np.int32)
+MODELS: dict[str, tuple[Callable[[], Graph], Scheme]] = {
+    "llama-bf16": (llama, Scheme.BF16),
+    "gpt2-int8": (gpt2, Scheme.INT8),
+    "gemma-f32": (gemma, Scheme.F32),
+    "crossing-f32": (crossing, Scheme.F32),
+    "forest-f32": (lambda: forest(7, 5), Scheme.F32),
+}
+# logits against the interpreter on the same kernel-level graph, as a part of the largest. bf16 and int8 round the same
+# values in both, but a value beside a boundary may fall to the other side: a few steps of the format, averaged out
+TOLERANCE = {Scheme.F32: 1e-5, Scheme.BF16: 2.0**-7, Scheme.INT8: 1 / 64}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def built(request: pytest.FixtureRequest, library_folder: Path) -> tuple[Built, Scheme]:
+    make, scheme = MODELS[request.param]
+    return build(make(), scheme, library_folder, request.param), scheme
+
+
+def whole(built: Built, ids: npt.NDArray[np.int32], threads: int = 1) -> Logits:
+    return fed(built, [[Chunk(0, 0, ids)]], threads)
+
+
+def fed(built: Built, steps: Sequence[Sequence[Chunk]], threads: int = 1) -> Logits:
+    """Logits of the tokens of sequence 0, over all steps."""
+    session = built.session(threads)
+    rows = []
+    for chunks in steps:
+        at = 0
+        logits = session.step(chunks)
+        for chunk in chunks:
+            if chunk.seq == 0:
+                rows.append(logits[at : at + len(chunk.ids)])
+            at += len(chunk.ids)
+    session.close()
+    return np.concatenate(rows)
+
+
+def cut(ids: npt.NDArray[np.int32], sizes: Sequence[int], seq: int = 0) -> list[Chunk]:
+    starts = np.cumsum([0, *sizes])
+    return [Chunk(seq, int(s), ids[s:e]) for s, e in zip(starts, starts[1:], strict=False)]
+
+
+def same(a: Logits, b: Logits) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+def test_values_are_the_interpreters(built: tuple[Built, Scheme]) -> None:
+    model, scheme = built
+    found, want = whole(model, IDS), expected(model.prefill, IDS)
+    assert np.isfinite(found).all()
+    scale = np.abs(want).max(0) if scheme is Scheme.F32 else np.abs(want).max()
+    assert (np.abs(found - want) <= TOLERANCE[scheme] * np.maximum(scale, 1e-3)).all()
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_change_no_bit(built: tuple[Built, Scheme], threads: int) -> None:
+    model, _ = built
+    assert same(whole(model, IDS, threads), whole(model, IDS))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[1] * 70, [2, 3, 5, 7, 11, 13, 29], [1, 69], [33, 1, 36], [31, 32, 7], [6, 10, 14, 18, 22], [64, 6]],
+    ids=lambda sizes: f"{len(sizes)} chunks of {max(sizes)}",
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_chunks_change_no_bit(built: tuple[Built, Scheme], sizes: list[int], threads: int) -> None:
+    model, _ = built
+    assert same(fed(model, [[c] for c in cut(IDS, sizes)], threads), whole(model, IDS))
+
+
+def test_a_prompt_of_every_length_begins_alike(built: tuple[Built, Scheme]) -> None:
+    """M from 1 to 70: the first rows of a step of M tokens are those of the longest."""
+    model, _ = built
+    full = whole(model, IDS)
+    session = model.session(2)
+    for m in range(1, LENGTH + 1):
+        assert same(session.step([Chunk(0, 0, IDS[:m])]), full[:m]), m
+    session.close()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_company_changes_no_bit(built: tuple[Built, Scheme], threads: int) -> None:
+    """Alone, or beside sequences that prefill and decode in the same steps, at any place of the batch."""
+    model, _ = built
+    mine = cut(IDS, [20, 1, 1, 17, 1, 1, 29])
+    others = [cut(OTHER[:50], [9, 14, 1, 1, 1, 14, 10], 1), cut(OTHER[5:42], [1, 1, 1, 30, 1, 1, 2], 2)]
+    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        rows = [mine, *others]
+        steps = [[rows[k][i] for k in order] for i in range(len(mine))]
+        assert same(fed(model, steps, threads), whole(model, IDS)), order
+    ones = [[c, d, e] for c, d, e in zip(cut(IDS, [1] * 20), cut(OTHER, [1] * 20, 1), cut(IDS[::-1], [1] * 20, 2), strict=True)]
+    assert same(fed(model, ones, threads), whole(model, IDS)[:20])
+
+
+@pytest.mark.parametrize("rows", [[0], [69], [0, 3, 4, 31, 32, 69], list(range(0, 70, 2)), []])
+def test_only_the_rows_asked_for(built: tuple[Built, Scheme], rows: list[int]) -> None:
+    model, _ = built
+    session = model.session(2)
+    assert same(session.step([Chunk(0, 0, IDS)], rows), whole(model, IDS)[rows])
+    session.close()
+
+
+def test_blocks_hold_nothing_that_leaks(built: tuple[Built, Scheme]) -> None:
+    """A second sequence over the blocks of the first, which still hold its keys and values."""
+    model, _ = built
+    session = model.session(1)
+    session.step([Chunk(0, 0, OTHER)])
+    assert same(session.step([Chunk(0, 0, IDS[:40])]), whole(model, IDS)[:40])
+    session.close()

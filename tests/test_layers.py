@@ -1,0 +1,103 @@
+"""Who may import whom, and that the wheel holds what is on disk."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ("compiler", "passes", "codegen", "runtime")
+BUILD_ONLY = {"torch", "transformers", "gguf", "ziglang", "accelerate"}
+
+# module prefix -> prefixes of ours that it may import; the longest match counts
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "llmc.runtime": ("llmc.runtime",),
+    "llmc.compiler.ir": ("llmc.compiler.ir",),
+    "llmc.passes": ("llmc.passes", "llmc.compiler.ir"),
+    "llmc.codegen": ("llmc.codegen", "llmc.compiler.ir"),
+    # the engine's schema is owned by its reader
+    "llmc.codegen.package": (
+        "llmc.codegen",
+        "llmc.compiler.ir",
+        "llmc.runtime.artifact",
+        "llmc.runtime.manifest",
+        "llmc.runtime.staging",
+    ),
+    "llmc.compiler": ("llmc",),
+}
+
+
+def sources() -> list[Path]:
+    return sorted(p for layer in LAYERS for p in (ROOT / layer).rglob("*.py"))
+
+
+def module(path: Path) -> str:
+    parts = ("llmc", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> list[str]:
+    """Names of all modules a file imports, anywhere in it."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.append(node.module or "")
+    return found
+
+
+def within(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(name == p or name.startswith(p + ".") for p in prefixes)
+
+
+@pytest.mark.parametrize("path", sources(), ids=module)
+def test_imports_stay_in_their_layers(path: Path) -> None:
+    name = module(path)
+    rule = max((p for p in ALLOWED if within(name, (p,))), key=len, default=None)
+    assert rule is not None or name == "llmc"
+    ours = [i for i in imports(path) if within(i, ("llmc",))]
+    assert [i for i in ours if not within(i, ALLOWED[rule or "llmc.compiler"])] == []
+
+
+@pytest.mark.parametrize("path", [p for p in sources() if p.parts[len(ROOT.parts)] != "compiler"], ids=module)
+def test_only_the_compiler_knows_the_frameworks(path: Path) -> None:
+    assert not {i.split(".")[0] for i in imports(path)} & BUILD_ONLY
+
+
+def test_what_is_imported_is_installed_with_llmc() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [*project["dependencies"], *project["optional-dependencies"]["build"]]
+    declared = {"".join(c for c in n.split(">")[0].split("=")[0].split("~")[0] if c not in " ").lower() for n in names}
+    used = {i.split(".")[0] for p in sources() for i in imports(p)} - set(sys.stdlib_module_names) - {"llmc", ""}
+    with_transformers = {"huggingface-hub"}
+    assert {u.replace("_", "-") for u in used} <= declared | with_transformers
+
+
+def test_init_files_are_empty() -> None:
+    full = [p for p in sources() if p.name == "__init__.py" and p.read_text().strip()]
+    assert full == [ROOT / "runtime" / "__init__.py"]
+
+
+def test_the_wheel_holds_the_packages_on_disk() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    on_disk = {module(p) for p in sources() if p.name == "__init__.py"}
+    on_disk |= {"llmc.templates", *(f"llmc.templates.{p.parent.name}" for p in (ROOT / "templates").glob("*/__init__.py"))}
+    assert set(tool["packages"]) == on_disk
+    assert len(tool["packages"]) == len(on_disk)
+    without = [p.parent for p in sources() if not (p.parent / "__init__.py").exists()]
+    assert without == []
+
+
+def test_the_wheel_holds_the_templates_on_disk() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = [*tool["package-data"]["llmc.templates"], *tool["package-data"]["*"]]
+    templates = ROOT / "templates"
+    packed = {p for pattern in patterns for p in templates.glob(pattern)}
+    data = {p for p in templates.rglob("*") if p.is_file() and p.suffix != ".py" and "__pycache__" not in p.parts}
+    assert data and data == packed
