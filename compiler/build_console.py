@@ -30,16 +30,17 @@ def build_with_progress(
     with _bars(console) as bars:
         progress = _Bars(bars)
         progress.stage("loading transformers")
-        from transformers.utils import logging
-
         from llmc.compiler.build import BuildError, BuildOptions, build
         from llmc.compiler.capture.errors import CaptureError
         from llmc.compiler.ir.graph import IRError
         from llmc.compiler.ir.ops.kernel import Scheme
         from llmc.compiler.sources.errors import SourceError
 
-        logging.set_verbosity_error()  # its warnings are about training, or about what is refused by name here
         loaded = time.monotonic()
+        import transformers
+
+        # its warnings are about training, or about what is refused by name here
+        transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, passes, dump_ir)
         try:
             manifest = build(options, progress)

@@ -1,4 +1,4 @@
-"""kill -9 at random moments of a build: the output is what it was, or whole and new; the next build needs no clean-up."""
+"""kill -9 at random moments of a build: the output is what it was, or whole and new; the next build clears all away."""
 
 from __future__ import annotations
 
