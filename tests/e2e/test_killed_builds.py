@@ -1,5 +1,4 @@
-"""kill -9 at random moments of a build: the output is what it was before, or the whole new engine; the next build needs no
-clean-up."""
+"""kill -9 at random moments of a build: the output is what it was, or whole and new; the next build clears all away."""
 
 from __future__ import annotations
 
