@@ -11,6 +11,7 @@ from typing import Any
 from llmc.codegen.memory import Life, MemoryPlan, RowKind, plan_memory
 from llmc.compiler.ir.dims import Poly
 from llmc.compiler.ir.graph import Graph, IRError, Node, Value
+from llmc.compiler.ir.ops.attention import PagedAttention
 from llmc.compiler.ir.ops.constant import Weight
 from llmc.compiler.ir.types import CacheType, TensorType
 
@@ -141,6 +142,8 @@ def _dependencies(nodes: tuple[Node, ...]) -> list[tuple[int, ...]]:
 
 def _conflict(node: Node, other: Node, names: dict[Value, str], memory: MemoryPlan) -> bool:
     """Must `node` wait for `other`: does one write what the other touches?"""
+    if isinstance(node.op, PagedAttention) and isinstance(other.op, PagedAttention):
+        return True  # both write partial results to one scratch
 
     def touches(values: tuple[Value, ...], written: tuple[Value, ...]) -> bool:
         for a in values:

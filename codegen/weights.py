@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmc.codegen.cpu.formats import stored_bytes, weight_format
-from llmc.codegen.packing import pack_stream, round_bf16
+from llmc.codegen.packing import PANEL, pack_stream, round_bf16, round_up
 from llmc.compiler.ir.ops.constant import (
     Apply,
     Interleave,
@@ -24,13 +25,13 @@ from llmc.compiler.ir.ops.constant import (
 )
 from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.compiler.ir.ops.shape import Concat, Slice
-from llmc.compiler.ir.reference import apply_op
+from llmc.compiler.ir.reference import apply_op, constant
 from llmc.compiler.ir.types import DType
 
 Array = npt.NDArray[np.generic]
 DATA_ALIGNMENT = 4096
-TENSOR_ALIGNMENT = 64
-CHUNK_BYTES = 16 << 20
+TENSOR_ALIGNMENT = 128  # 32 floats: kernels load the channel scales of whole panels
+CHUNK_VALUES = 2 << 20  # of the widest value that a piece is computed from: 8 MB in float32, and a few temporaries
 
 
 class SourceReader(Protocol):
@@ -51,7 +52,7 @@ class PlacedWeight:
 
 
 def place_weights(exprs: Sequence[WeightExpr]) -> list[PlacedWeight]:
-    """Names and offsets in the given order, each on a cache line."""
+    """Names and offsets in the given order, each at and up to a multiple of TENSOR_ALIGNMENT."""
     placed: list[PlacedWeight] = []
     taken: set[str] = set()
     offset = 0
@@ -71,7 +72,8 @@ def place_weights(exprs: Sequence[WeightExpr]) -> list[PlacedWeight]:
 def weight_name(expr: WeightExpr) -> str:
     """The checkpoint tensors a weight is made of, joined; scales of a quantised weight end in .scale."""
     is_scale = expr.type.dtype is DType.F32 and any(isinstance(o, QuantizeChannels) for o in _ops(expr))
-    return "+".join(dict.fromkeys(s.name for s in sources(expr))) + (".scale" if is_scale else "")
+    names = "+".join(dict.fromkeys(s.name for s in sources(expr))) or "constant"
+    return names + (".scale" if is_scale else "")
 
 
 def sources(expr: WeightExpr) -> list[Source]:
@@ -118,16 +120,22 @@ def stored(expr: WeightExpr, reader: SourceReader) -> Iterator[npt.NDArray[np.ui
         inner = expr.args[0]
         read = lambda lo, hi: _bits(evaluator.rows(inner, lo, hi), type_.dtype)  # noqa: E731
         n, k = shape
-        yield from pack_stream(weight_format(type_), n, k, read, CHUNK_BYTES)
+        fmt = weight_format(type_)
+        yield from pack_stream(fmt, n, k, read, CHUNK_VALUES * fmt.dtype.itemsize)
         return
     if not shape:
         yield _bits(evaluator.whole(expr), type_.dtype).reshape(1).view(np.uint8)
         return
-    row_bytes = max(1, stored_bytes(type_) // shape[0])
-    step = max(1, CHUNK_BYTES // row_bytes)
+    step = round_up(max(1, CHUNK_VALUES // _row_values(expr)), PANEL)  # interleaved parts are cut at whole runs
     for start in range(0, shape[0], step):
         values = _bits(evaluator.rows(expr, start, min(shape[0], start + step)), type_.dtype)
         yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def _row_values(expr: WeightExpr) -> int:
+    """Values in a row of the expression, or of the widest that it is computed from: a scale comes of a whole row."""
+    parts = [_row_values(a) for a in expr.args] if isinstance(expr, Apply) else []
+    return max([prod(expr.type.static_shape()[1:]), *parts])
 
 
 def _bits(values: Array, dtype: DType) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
@@ -155,8 +163,8 @@ class Evaluator:
         match expr:
             case Source():
                 return self.reader.read(expr, None)
-            case Literal(value):
-                return np.asarray(value, np.float32)
+            case Literal():
+                return constant(expr)
             case Apply(op, args):
                 result = apply_op(op, [self.whole(a) for a in args])
                 self.last = (expr, result)
@@ -200,8 +208,7 @@ class Evaluator:
 
     def _interleave(self, op: Interleave, args: tuple[WeightExpr, ...], start: int, stop: int) -> Array:
         period = op.rows * len(args)
-        if start % period and stop - start != period:
-            return self.whole(Apply(op, args))[start:stop]
         n = args[0].type.static_shape()[0]
-        lo, hi = start // period * op.rows, min(-(-stop // period) * op.rows, n)
-        return apply_op(op, [self.rows(a, lo, hi) for a in args])[: stop - start]
+        first = start // period
+        lo, hi = first * op.rows, min(-(-stop // period) * op.rows, n)
+        return apply_op(op, [self.rows(a, lo, hi) for a in args])[start - first * period : stop - first * period]

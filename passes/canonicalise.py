@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from llmc.compiler.ir import reference
 from llmc.compiler.ir.graph import Builder, Graph, Node, Op, Value, eliminate_dead_code
 from llmc.compiler.ir.ops import constant
 from llmc.compiler.ir.ops.constant import Literal, Scalar, Weight, WeightExpr
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
-from llmc.compiler.ir.ops.reduce import MatMul
-from llmc.compiler.ir.ops.shape import Concat, Expand, Permute, Slice, View
-from llmc.compiler.ir.types import TensorType
+from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
+from llmc.compiler.ir.ops.reduce import MatMul, Reduce, Softmax
+from llmc.compiler.ir.ops.shape import Arange, Concat, Expand, Permute, Slice, View
 from llmc.passes.pattern import Match, Number, Var, binary, div, mul, op, unary
 from llmc.passes.rewrite import Refused, RuleLog, apply_rules, rule
 
@@ -124,6 +124,9 @@ RULES = [
 ]
 
 
+FOLDED = (Arange, Binary, Cast, Concat, Expand, MatMul, Permute, Reduce, Slice, Softmax, Unary, View, Where)
+
+
 @dataclass(frozen=True)
 class Canonicalise:
     """Fold constants, merge equal nodes, then apply the rules above until nothing changes."""
@@ -133,7 +136,7 @@ class Canonicalise:
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Pointwise and moving ops whose inputs are all constants become part of a weight's expression."""
+    """Ops of static shapes whose inputs are all constants become part of a weight's expression, or a scalar."""
     exprs: dict[Value, WeightExpr] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -142,24 +145,23 @@ def fold_constants(graph: Graph) -> Graph:
                 exprs[node.output] = expr
             case Scalar(value, dtype):
                 exprs[node.output] = Literal(value, dtype)
-            case Binary() | Unary() | Cast() | View() | Permute() | Slice() | Concat() if all(
-                v in exprs for v in node.inputs
-            ):
+            case op if isinstance(op, FOLDED) and all(v in exprs for v in node.inputs):
                 node = _folded(node, tuple(exprs[v] for v in node.inputs), exprs)
         nodes.append(node)
     return eliminate_dead_code(Graph(graph.name, graph.inputs, graph.outputs, tuple(nodes)))
 
 
 def _folded(node: Node, args: tuple[WeightExpr, ...], exprs: dict[Value, WeightExpr]) -> Node:
-    op: Op = node.op
-    if isinstance(op, View):
-        out = node.output.type
-        assert isinstance(out, TensorType)
-        if not all(isinstance(d, int) for d in out.shape):
-            return node
-    expr = constant.Apply(op, args)
+    out = node.output.tensor
+    if not all(isinstance(d, int) for d in out.shape):
+        return node
+    expr: WeightExpr = constant.Apply(node.op, args)
+    op: Op = Weight(expr)
+    if out.rank == 0 and all(isinstance(a, Literal) for a in args):  # a number, which patterns may ask for
+        value = float(reference.apply_op(node.op, [reference.constant(a) for a in args if isinstance(a, Literal)]))
+        expr, op = Literal(value, out.dtype), Scalar(value, out.dtype)
     exprs[node.output] = expr
-    return Node(Weight(expr), (), node.outputs, node.loc)
+    return Node(op, (), node.outputs, node.loc)
 
 
 def merge_equal(graph: Graph) -> Graph:

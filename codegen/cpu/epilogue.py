@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.codegen.cpu.expression import expression, literal
+from llmc.codegen.cpu.expression import Number, expression, literal
 from llmc.codegen.cpu.formats import row_bytes
 from llmc.codegen.cpu.rows_kernel import Parameter, parameter_name
 from llmc.compiler.ir.dims import Poly
@@ -48,7 +48,7 @@ def write_epilogue(op: PackedLinear) -> Epilogue:
     bf16 = out.tensor.dtype is DType.BF16
     for node in body.nodes:
         if isinstance(node.op, Scalar):
-            text[node.output] = literal(node.op.value)
+            text[node.output] = Number(literal(node.op.value))
         elif isinstance(node.op, Cast) and node.op.dtype is DType.BF16:
             text[node.output] = text[node.inputs[0]]
         else:

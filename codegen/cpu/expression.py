@@ -27,7 +27,6 @@ _CALLS = {
     UnaryFn.SIN: "sin",
     UnaryFn.COS: "cos",
     UnaryFn.SOFTPLUS: "softplus",
-    UnaryFn.NOT: "mask_not",
 }
 _OPERATORS = {BinaryFn.ADD: "+", BinaryFn.SUB: "-", BinaryFn.MUL: "*", BinaryFn.DIV: "/"}
 _BINARY_CALLS = {
@@ -46,8 +45,9 @@ _BINARY_CALLS = {
 
 
 def literal(value: float) -> str:
-    """A float32 literal that C++ reads back to the same bits."""
-    x = np.float32(value)
+    """A float32 literal that C++ reads back to the same bits (infinite where float32 ends)."""
+    with np.errstate(over="ignore"):
+        x = np.float32(value)
     if math.isnan(x):
         return '__builtin_nanf("")'
     if math.isinf(x):
@@ -55,19 +55,47 @@ def literal(value: float) -> str:
     return f"{x!s}f" if any(c in str(x) for c in ".e") else f"{x!s}.0f"
 
 
+class Number(str):
+    """C++ text of a float, not of a vector."""
+
+
 def expression(node: Node, args: list[str]) -> str:
-    """The C++ expression of one pointwise node of float32 (or bool) vectors."""
+    """The C++ expression of one pointwise node of float32 vectors or masks; some of `args` may be a Number."""
+    kinds = [v.tensor.dtype for v in node.inputs]
     match node.op:
         case Unary(UnaryFn.RECIPROCAL):
-            return f"(1.0f / {args[0]})"
+            return f"(1.0f / {_vector(args[0])})"
+        case Unary(UnaryFn.NOT):
+            return f"mask_not({_mask(args[0], kinds[0])})"
         case Unary(fn):
-            return f"{_CALLS[fn]}({args[0]})"
+            return f"{_CALLS[fn]}({_vector(args[0])})"
+        case Binary(BinaryFn.AND | BinaryFn.OR as fn):
+            return f"{_BINARY_CALLS[fn]}({_mask(args[0], kinds[0])}, {_mask(args[1], kinds[1])})"
+        case Binary(BinaryFn.EQ | BinaryFn.NE as fn) if kinds[0] is DType.BOOL:
+            return f"mask_{fn.value}({_mask(args[0], kinds[0])}, {_mask(args[1], kinds[1])})"
         case Binary(fn) if fn in _OPERATORS:
-            return f"({args[0]} {_OPERATORS[fn]} {args[1]})"
+            first = args[0] if not isinstance(args[1], Number) else _vector(args[0])
+            return f"({first} {_OPERATORS[fn]} {args[1]})"
+        case Binary(BinaryFn.POW):
+            return f"pow({_vector(args[0])}, {_vector(args[1])})"
         case Binary(fn):
-            return f"{_BINARY_CALLS[fn]}({args[0]}, {args[1]})"
+            return f"{_BINARY_CALLS[fn]}({_vector(args[0])}, {args[1]})"
+        case Where() if kinds[1] is DType.BOOL:
+            return f"mask_select({', '.join(_mask(a, k) for a, k in zip(args, kinds, strict=True))})"
         case Where():
-            return f"select({args[0]}, {args[1]}, {args[2]})"
+            return f"select({_mask(args[0], kinds[0])}, {args[1]}, {args[2]})"
         case Cast(DType.F32):
-            return args[0]
-    raise IRError(f"{node.op} at {node.loc}: no CPU expression for it")
+            return f"from_mask({_mask(args[0], kinds[0])})" if kinds[0] is DType.BOOL else args[0]
+        case Cast(DType.BOOL):
+            return _mask(args[0], kinds[0])
+    raise IRError(f"{node.op} at {node.loc or 'no module'}: no CPU expression for it")
+
+
+def _vector(arg: str) -> str:
+    return f"splat({arg})" if isinstance(arg, Number) else arg
+
+
+def _mask(arg: str, dtype: DType) -> str:
+    if isinstance(arg, Number):
+        return f"mask_of({arg} != 0.0f)"
+    return arg if dtype is DType.BOOL else f"to_mask({arg})"

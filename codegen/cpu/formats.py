@@ -9,7 +9,7 @@ from llmc.compiler.ir.types import DType, Groups, Panels, TensorType
 def operand_format(type_: TensorType) -> Format:
     """The format of operand rows [T, K]. ValueError for types that no kernel stores."""
     match type_.dtype, type_.layout:
-        case DType.F32, None:
+        case DType.F32 | DType.BOOL, None:  # a bool is a float 0 or 1
             return F32()
         case DType.BF16, None:
             return Bf16()
@@ -21,7 +21,7 @@ def operand_format(type_: TensorType) -> Format:
 def row_bytes(type_: TensorType) -> int:
     """Bytes between two rows of a [T, ...] value in the arena."""
     width = type_.static_row_width()
-    return 4 * width if type_.dtype is DType.I32 else operand_format(type_).row_bytes(width)
+    return 4 * width if type_.dtype in (DType.I32, DType.I64) else operand_format(type_).row_bytes(width)
 
 
 def weight_format(type_: TensorType) -> Format:

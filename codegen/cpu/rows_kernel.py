@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from math import prod
 
-from llmc.codegen.cpu.expression import expression, literal
+from llmc.codegen.cpu.expression import Number, expression, literal
 from llmc.codegen.cpu.formats import operand_format, row_bytes, weight_format
 from llmc.codegen.cpu.loops import Ref, dense, over_outer, pointwise
 from llmc.compiler.ir.dims import Poly
@@ -26,7 +26,8 @@ from llmc.compiler.ir.ops.shape import Concat, Expand, GatherRows, Permute, Slic
 from llmc.compiler.ir.types import CacheType, DType, TensorType
 
 _POINTWISE = (Unary, Binary, Where, Cast)
-_INTS = (DType.I32, DType.I64)
+_INTS = (DType.I32, DType.I64)  # one to a row, stored as int32
+_FLOATS = (DType.F32, DType.BOOL)  # a bool is stored as a float 0 or 1
 _INT_OPERATORS = {BinaryFn.ADD: "+", BinaryFn.SUB: "-", BinaryFn.MUL: "*"}
 
 
@@ -95,14 +96,18 @@ class _Writer:
         type_ = value.tensor
         rowed = bool(type_.shape) and isinstance(type_.shape[0], Poly)
         if type_.dtype in _INTS:
-            self.refs[value] = Int(f"{name}[row]")
+            if not rowed or type_.static_row_width() != 1:
+                raise IRError(f"rows kernel: %{value.name} is {type_}; integers are one to a row")
+            self.refs[value] = Int(f"{name}[{self._row_of(value)}]")
             return Parameter(name, "const int32_t*")
-        if type_.dtype is not DType.F32 or not rowed:
-            if type_.dtype is DType.F32:
-                self.refs[value] = dense(name, type_.static_shape())
-                return Parameter(name, "const float*")
+        if type_.dtype not in _FLOATS or type_.layout is not None:
+            if rowed or not all(isinstance(n.op, Embedding) for n in self.users.get(value, [])):
+                raise IRError(f"rows kernel: no code reads %{value.name} of {type_}")
             self.refs[value] = Ref(name, (), ())
             return Parameter(name, "const void*")
+        if not rowed:
+            self.refs[value] = dense(name, type_.static_shape())
+            return Parameter(name, "const float*")
         row = self._row_of(value)
         width = type_.static_row_width()
         self.refs[value] = dense(f"({name} + (int64_t){row} * {width})", _rest(type_))
@@ -129,9 +134,12 @@ class _Writer:
             if isinstance(value.type, CacheType):
                 continue
             name = f"out_{i}"
-            if value.tensor.dtype is DType.F32:
+            if value.tensor.dtype in _FLOATS:
                 pointer = f"({name} + (int64_t)row * {value.tensor.static_row_width()})"
                 parameters.append(Parameter(name, "float*"))
+            elif value.tensor.dtype in _INTS:
+                pointer = f"{name}[row]"
+                parameters.append(Parameter(name, "int32_t*"))
             else:
                 pointer = f"({name} + (int64_t)row * {row_bytes(value.tensor)})"
                 parameters.append(Parameter(name, "uint8_t*"))
@@ -142,6 +150,8 @@ class _Writer:
     def _base(self, value: Value) -> Value:
         """The value whose elements `value` is in the same order (views followed back)."""
         node = self.producers.get(value)
+        if value.tensor.dtype not in _FLOATS:
+            return value
         while node is not None and isinstance(node.op, View) and node.inputs[0] in self.producers:
             value = node.inputs[0]
             node = self.producers.get(value)
@@ -149,9 +159,14 @@ class _Writer:
 
     def finish(self, value: Value) -> None:
         """Copy an output that was not computed in its place."""
-        if isinstance(value.type, CacheType) or value.tensor.dtype is not DType.F32:
+        if isinstance(value.type, CacheType):
             return
         pointer = self.destination[value]
+        if value.tensor.dtype in _INTS:
+            self.lines.append(f"{pointer} = (int32_t)({self.integer(value)});")
+            return
+        if value.tensor.dtype not in _FLOATS:
+            return
         ref = self.ref(value)
         if ref.pointer != pointer:
             self.lines += pointwise(dense(pointer, ref.shape), [ref], lambda loads: loads[0])
@@ -173,7 +188,10 @@ class _Writer:
         if found is None:
             node = self.producers[value]
             found = self.fresh(value)
-            self._pointwise_into(node, found)
+            if isinstance(node.op, Scalar):
+                self.lines += pointwise(found, [], lambda _: f"splat({literal(node.op.value)})")
+            else:
+                self._pointwise_into(node, found)
             self.refs[value] = found
         if isinstance(found, Int):
             raise IRError(f"rows kernel: %{value.name} is an integer where floats are needed")
@@ -193,19 +211,21 @@ class _Writer:
 
     def integer(self, value: Value) -> str:
         found = self.refs.get(value)
+        node = self.producers.get(value)
+        if node is not None and isinstance(node.op, Scalar):
+            return str(int(node.op.value))
         if not isinstance(found, Int):
             raise IRError(f"rows kernel: %{value.name} of {value.type} is not an integer of the row")
         return found.text
 
     def inlined(self, value: Value) -> bool:
-        """Whether a pointwise value is computed inside its only user's loop."""
+        """Whether a pointwise value is computed inside its only user's loop; masks in that of every user."""
+        users = self.users.get(value, [])
+        if value in self.body.outputs or value in self.destination or not all(_is_loop(u) for u in users):
+            return False
         if value.tensor.dtype is DType.BOOL:
             return True
-        users = self.users.get(value, [])
-        if value in self.body.outputs or len(users) != 1 or value in self.destination:
-            return False
-        (user,) = users
-        return isinstance(user.op, _POINTWISE) and user.output.tensor.shape == value.tensor.shape
+        return len(users) == 1 and users[0].output.tensor.shape == value.tensor.shape
 
     # --- nodes
 
@@ -223,7 +243,7 @@ class _Writer:
                 self._note(node)
                 self._operand(node)
             case Cast():
-                if not isinstance(self.refs.get(node.inputs[0]), Int) and not self.inlined(node.output):
+                if not self._joins(node.output):
                     self.ref(node.output)
             case GatherRows():
                 self.refs[node.output] = self.refs[node.inputs[0]]
@@ -246,15 +266,9 @@ class _Writer:
             case Cast() | View() | Expand() | GatherRows():
                 return Int(self.integer(node.inputs[0]))
             case Binary(fn) if fn in _INT_OPERATORS:
-                a, b = (self._integer_operand(v) for v in node.inputs)
+                a, b = (self.integer(v) for v in node.inputs)
                 return Int(f"({a} {_INT_OPERATORS[fn]} {b})")
         raise IRError(f"rows kernel: {node.op} on integers at {node.loc} has no CPU code")
-
-    def _integer_operand(self, value: Value) -> str:
-        node = self.producers.get(value)
-        if node is not None and isinstance(node.op, Scalar):
-            return str(int(node.op.value))
-        return self.integer(value)
 
     def _move(self, node: Node) -> Ref:
         shape = _rest(node.output.tensor)
@@ -281,6 +295,8 @@ class _Writer:
     def _pointwise_into(self, node: Node, out: Ref) -> None:
         leaves: list[Ref] = []
         text = self._expression(node, out.shape, leaves)
+        if node.output.tensor.dtype is DType.BOOL:
+            text = f"from_mask({text})"
         self.lines += pointwise(out, leaves, lambda loads: text.format(*loads))
 
     def _expression(self, node: Node, shape: tuple[int, ...], leaves: list[Ref]) -> str:
@@ -288,9 +304,9 @@ class _Writer:
         for value in node.inputs:
             source = self.producers.get(value)
             if source is not None and isinstance(source.op, Scalar):
-                args.append(literal(source.op.value))
+                args.append(Number(literal(source.op.value)))
             elif isinstance(self.refs.get(value), Int):
-                args.append(f"(float)({self.integer(value)})")
+                args.append(f"splat((float)({self.integer(value)}))")
             elif (
                 source is not None
                 and isinstance(source.op, _POINTWISE)
@@ -299,7 +315,8 @@ class _Writer:
             ):
                 args.append(self._expression(source, shape, leaves))
             else:
-                args.append(f"{{{len(leaves)}}}")
+                load = f"{{{len(leaves)}}}"
+                args.append(f"to_mask({load})" if value.tensor.dtype is DType.BOOL else load)
                 leaves.append(self.ref(value).broadcast(shape))
         return expression(node, args)
 
@@ -368,7 +385,7 @@ class _Writer:
 
     def _along_last(self, node: Node) -> None:
         x = self.contiguous(node.inputs[0])
-        affine = [self.ref(v).pointer for v in node.inputs[1:]]
+        affine = [self.contiguous(v).pointer for v in node.inputs[1:]]
         out = self.fresh(node.output)
         width = x.shape[-1]
 
@@ -424,11 +441,16 @@ class _Writer:
         self.refs.update(zip(node.outputs, (cos, sin), strict=True))
 
 
+def _is_loop(node: Node) -> bool:
+    """Is the node computed by a loop of expressions (not by a call on whole rows)?"""
+    return isinstance(node.op, _POINTWISE) and not (isinstance(node.op, Cast) and node.op.dtype is DType.BF16)
+
+
 def parameter_name(value: Value, index: int) -> str:
     """A C++ name that is the same in every layer: rows are x, weights go by the last part of their name."""
     type_ = value.tensor
     if type_.dtype in _INTS:
-        return f"{value.name.rstrip('0123456789_')}_{index}"
+        return f"{re.sub(r'[^A-Za-z]', '_', value.name).strip('_') or 'n'}_{index}"
     rowed = bool(type_.shape) and isinstance(type_.shape[0], Poly)
     stem = "x" if rowed else re.sub(r"\W|_?\d+$", "_", value.name.rpartition(".")[2]).strip("_")
     return f"{stem or 'w'}_{index}"

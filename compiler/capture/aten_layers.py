@@ -74,7 +74,9 @@ def index(call: Call) -> Value:
     """A table read by one tensor of indices, such as sinusoids by positions."""
     table, indices = call.value("self"), call.values("indices") if None not in call.arg("indices") else []
     if table.tensor.rank != 2 or len(indices) != 1 or table.tensor.dtype is not DType.F32:
-        raise call.refuse(f"of {table.type} by {len(call.arg('indices'))} tensors is not supported, only rows of a table")
+        raise call.refuse(
+            f"of {table.type} by {len(call.arg('indices'))} tensors is not supported, only rows of a table"
+        )
     return call.add(Embedding(), table, indices[0])
 
 

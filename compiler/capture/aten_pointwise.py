@@ -99,6 +99,13 @@ def square(call: Call) -> Value:
     return call.add(Binary(BinaryFn.MUL), x, x)
 
 
+@aten("expm1")
+def expm1(call: Call) -> Value:
+    # within one rounding of 1 in float32, which is what activations add it to
+    one = call.add(Scalar(1.0, call.out.dtype))
+    return call.add(Binary(BinaryFn.SUB), call.add(Unary(UnaryFn.EXP), call.value("self")), one)
+
+
 @aten("gelu")
 def gelu(call: Call) -> Value:
     fn = {"none": UnaryFn.GELU, "tanh": UnaryFn.GELU_TANH}[call.arg("approximate")]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import re
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import torch
+import torch.fx.config
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -75,8 +79,7 @@ def export(model: PreTrainedModel) -> Exported:
     _takes_positions(model)
     example = torch.zeros((_BATCH, _SEQ), dtype=torch.int64, device="meta")
     dynamic = {name: {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for name in ("ids", "positions")}
-    with tracing(model) as trace, torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with tracing(model) as trace, torch.no_grad(), _quiet():
         try:
             program = torch.export.export(Step(model), (example, example.clone()), dynamic_shapes=dynamic, strict=False)
         except Exception as error:
@@ -104,6 +107,19 @@ def _stated_rope_types(parameters: object) -> Iterator[str]:
         yield str(stated)
     for nested in parameters.values():
         yield from _stated_rope_types(nested)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch without its warnings and error logs, which our one line replaces, and without a stack per node."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), patch.object(torch.fx.config, "do_not_emit_stack_traces", True, create=True):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _takes_positions(model: PreTrainedModel) -> None:

@@ -39,7 +39,6 @@ HANDLERS: dict[str, Handler] = {}
 """By qualified name without overload: "aten.mul"."""
 
 
-
 def aten(*names: str) -> Callable[[Handler], Handler]:
     """Register a handler for aten ops of these names, all their overloads."""
     return handles(*(f"aten.{name}" for name in names))

@@ -84,6 +84,11 @@ def weight(expr: WeightExpr, read: ReadSource) -> Array:
     return _Interpreter(read, np.float32).weight(expr)
 
 
+def constant(literal: Literal) -> Array:
+    """The array [] of a literal."""
+    return np.asarray(literal.value, _NUMPY[literal.dtype])
+
+
 def apply_op(op: Op, args: list[Array]) -> Array:
     """One op with one output and static shapes, on arrays."""
     return _Interpreter(_no_source, np.float32).apply(op, args, {})
@@ -156,8 +161,8 @@ class _Interpreter:
         match expr:
             case Source():
                 return self.read(expr)
-            case Literal(value, dtype):
-                return np.asarray(value, _NUMPY[dtype])
+            case Literal():
+                return constant(expr)
             case Apply(op, args):
                 return self.apply(op, [self.weight(a) for a in args], {})
         raise TypeError(f"unknown weight expression {expr}")

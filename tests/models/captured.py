@@ -21,6 +21,11 @@ from llmc.compiler.ir.verify import verify
 
 Array = npt.NDArray[np.generic]
 
+# what functions are tried on; no denormals: kernels run with them flushed to zero
+EDGES = np.array(
+    [0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 3.0, 1e-3, -7.5, 20.5, 88.0, -100.0, 1e10, 3e38, -3e38, 2e-38, np.inf, -np.inf, np.nan]
+)
+
 
 def read(source: Source, rows: tuple[int, int] | None = None) -> Array:
     """The values of a weight, from its name: norms near 1, inverse frequencies as in RoPE, matrices of unit gain."""
@@ -28,6 +33,8 @@ def read(source: Source, rows: tuple[int, int] | None = None) -> Array:
     values = random.standard_normal(source.shape)
     if "inv_freq" in source.name:
         values = 100.0 ** -(np.arange(source.shape[0]) / source.shape[0])
+    elif source.name == "edges.embed":
+        values = np.stack([np.roll(EDGES, i) for i in range(len(EDGES))])
     elif "norm" in source.name and "bias" not in source.name:
         values = 1 + 0.2 * values
     elif len(source.shape) == 2 and "embed" not in source.name:
@@ -220,3 +227,16 @@ def gemma(layers: int = 2) -> Graph:
     logits = c.add(Linear(), c.rms_norm(x, "norm", plus_one=True), c.weight("embed.weight", 110, 64))
     capped = c.mul(c.unary(UnaryFn.TANH, c.binary(BinaryFn.DIV, logits, 3.0)), 3.0)
     return c.graph(capped)
+
+
+def twin() -> Graph:
+    """Two attentions of one input side by side, with keys of different widths, one of them windowed."""
+    c = Captured()
+    x = c.embed("embed.weight", 100, 32)
+    n = c.rms_norm(x, "norm1")
+    results = []
+    for name, dim, window in (("a", 8, None), ("b", 16, 4)):
+        q, k, v = (c.heads(c.linear(n, f"{name}.{p}", 2 * dim), 2) for p in "qkv")
+        results.append(c.attend(q, k, v, Attention(dim**-0.5, Mask(window=window))))
+    both = c.linear(c.add(Concat(2), *results), "o", 32)
+    return c.graph(c.linear(c.rms_norm(c.plus(x, both), "norm2"), "lm_head", 100))

@@ -283,6 +283,41 @@ def test_a_view_to_symbolic_dims_does_not_fold() -> None:
     )
 
 
+def test_arithmetic_of_numbers_is_a_number() -> None:
+    before = """
+        inputs %x: f32[T]
+        %a = scalar{value=64.0}() : f32[]
+        %b = unary{fn=sqrt}(%a) : f32[]
+        %c = binary{fn=div}(%b, %a) : f32[]
+        %d = cast{dtype=f32}(%c) : f32[]
+        %y = binary{fn=mul}(%x, %d) : f32[T]
+        outputs %y
+    """
+    after = "inputs %x: f32[T]\n%d = scalar{value=0.125}() : f32[]\n%y = binary{fn=mul}(%x, %d) : f32[T]\noutputs %y"
+    golden(PASS, before, after)
+
+
+def test_constants_without_a_source_fold_where_their_shape_is_known() -> None:
+    before = """
+        inputs %x: f32[T, 3]
+        %n = arange{size=3}() : i64[3]
+        %f = cast{dtype=f32}(%n) : f32[3]
+        %z = scalar{value=2.0}() : f32[]
+        %e = expand{shape=[3]}(%z) : f32[3]
+        %s = binary{fn=mul}(%f, %e) : f32[3]
+        %y = binary{fn=add}(%x, %s) : f32[T, 3]
+        outputs %y
+    """
+    after = """
+        inputs %x: f32[T, 3]
+        %s = weight{expr=Apply{op=binary{fn=mul}, args=[Apply{op=cast{dtype=f32}, args=[Apply{op=arange{size=3}, \
+args=[]}]}, Apply{op=expand{shape=[3]}, args=[Literal{value=2.0}]}]}}() : f32[3]
+        %y = binary{fn=add}(%x, %s) : f32[T, 3]
+        outputs %y
+    """
+    golden(PASS, before, after)
+
+
 def test_equal_nodes_merge() -> None:
     before = """
         inputs %x: f32[T]

@@ -107,3 +107,21 @@ def test_without_a_generation_config_the_model_config_speaks(folder: Path, edit_
     edit_json("config.json", do_sample=True, top_k=7, eos_token_id=[2, 3])
     generation = open_source(str(folder)).generation
     assert (generation.do_sample, generation.top_k, generation.eos) == (True, 7, (2, 3))
+
+
+def test_a_hub_id_is_the_folder_it_was_fetched_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def snapshot_download(hub_id: str, allow_patterns: list[str]) -> str:
+        assert hub_id == "some-one/tiny"
+        asked.append(allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr("llmc.compiler.sources.hub.snapshot_download", snapshot_download)
+    source = open_source("some-one/tiny")
+    assert (source.name, source.path) == ("some-one/tiny", folder)
+    small, everything = asked
+    # first what is small; then exactly the shards that the index names, never a pickle
+    assert not any("safetensors" in pattern and "*" not in pattern for pattern in small)
+    assert {path.name for path in folder.glob("*.safetensors")} <= set(everything)
+    assert not any(pattern.endswith((".bin", "*")) for pattern in everything)

@@ -76,13 +76,13 @@ PREDICATES = frozenset(
 
 @dataclass(frozen=True)
 class Unary(Op):
-    """fn(x), same type."""
+    """fn(x), same type; `not` gives bool."""
 
     fn: UnaryFn
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         (x,) = tensors(types, 1)
-        return (x.with_shape(*x.shape),)
+        return (TensorType(DType.BOOL if self.fn is UnaryFn.NOT else x.dtype, x.shape),)
 
 
 @dataclass(frozen=True)
