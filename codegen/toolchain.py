@@ -132,7 +132,11 @@ def _writable(folder: Path) -> bool:
 
 
 def _cache_folder(environ: Mapping[str, str], fallback: Path) -> Path:
-    """Where zig keeps its start-up objects between builds: the user's cache, or `fallback` where that is read-only."""
+    """Where zig keeps its start-up objects between builds: the user's cache, or `fallback` where that is read-only.
+
+    What it makes of the sources goes into the build's own folder: sources differ every time, and a cache of them only
+    grows.
+    """
     base = environ.get("XDG_CACHE_HOME") or (environ["HOME"] + "/.cache" if environ.get("HOME") else None)
     folder = Path(base) / "llmc" / "zig" if base else None
     return folder if folder is not None and folder.is_absolute() and _writable(folder) else fallback
@@ -187,14 +191,18 @@ def compile_library(
     toolchain = toolchain or find_toolchain(environ)
     units = _check_names(sources)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="llmc-compile-") as temporary:
+    out = out.absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # beside the library: whoever clears away what a killed build left clears this away too
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".compile-") as temporary:
         folder = Path(temporary) / "src"
         for name, text in sources.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        cache = str(_cache_folder(environ, Path(temporary) / "cache"))
-        settings = {**environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, "LC_ALL": "C"}
+        local = Path(temporary) / "cache"
+        caches = {"ZIG_GLOBAL_CACHE_DIR": str(_cache_folder(environ, local)), "ZIG_LOCAL_CACHE_DIR": str(local)}
+        settings = {**environ, **caches, "LC_ALL": "C"}
         flags = [*_target_flags(toolchain, target), *_LANGUAGE, f"-ffile-prefix-map={folder}=.", *extra_flags]
         objects = [unit.removesuffix(".cpp").replace("/", "_") + ".o" for unit in units]
         commands = [
@@ -204,7 +212,6 @@ def compile_library(
             list(pool.map(lambda command: _run(command, folder, settings), commands))
         target_only = _target_flags(toolchain, target) if toolchain.kind is Kind.ZIG else list(target.flags)
         _run([*toolchain.command, *target_only, *objects, *_link_flags(toolchain), "-o", "model.so"], folder, settings)
-        out.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / "model.so", out)
     shown = tuple(part for part in commands[0] if not part.startswith("-ffile-prefix-map"))
     return CompileReport(toolchain.name, shown, time.monotonic() - began, out.stat().st_size)

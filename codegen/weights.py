@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmc.codegen.cpu.formats import stored_bytes, weight_format
-from llmc.codegen.packing import pack_stream, round_bf16
+from llmc.codegen.packing import PANEL, pack_stream, round_bf16, round_up
 from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.constant import (
     Apply,
@@ -31,7 +32,7 @@ from llmc.compiler.ir.types import DType
 Array = npt.NDArray[np.generic]
 DATA_ALIGNMENT = 4096
 TENSOR_ALIGNMENT = 128  # 32 floats: kernels load the channel scales of whole panels
-CHUNK_BYTES = 16 << 20
+CHUNK_VALUES = 2 << 20  # of the widest value that a piece is computed from: 8 MB in float32, and a few temporaries
 
 
 class SourceReader(Protocol):
@@ -120,16 +121,22 @@ def stored(expr: WeightExpr, reader: SourceReader) -> Iterator[npt.NDArray[np.ui
         inner = expr.args[0]
         read = lambda lo, hi: _bits(evaluator.rows(inner, lo, hi), type_.dtype)  # noqa: E731
         n, k = shape
-        yield from pack_stream(weight_format(type_), n, k, read, CHUNK_BYTES)
+        fmt = weight_format(type_)
+        yield from pack_stream(fmt, n, k, read, CHUNK_VALUES * fmt.dtype.itemsize)
         return
     if not shape:
         yield _bits(evaluator.whole(expr), type_.dtype).reshape(1).view(np.uint8)
         return
-    row_bytes = max(1, stored_bytes(type_) // shape[0])
-    step = max(1, CHUNK_BYTES // row_bytes)
+    step = round_up(max(1, CHUNK_VALUES // _row_values(expr)), PANEL)  # interleaved parts are cut at whole runs
     for start in range(0, shape[0], step):
         values = _bits(evaluator.rows(expr, start, min(shape[0], start + step)), type_.dtype)
         yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def _row_values(expr: WeightExpr) -> int:
+    """Values in a row of the expression, or of the widest that it is computed from: a scale comes of a whole row."""
+    parts = [_row_values(a) for a in expr.args] if isinstance(expr, Apply) else []
+    return max([prod(expr.type.static_shape()[1:]), *parts])
 
 
 def _bits(values: Array, dtype: DType) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -10,10 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llmc.codegen.toolchain import ToolchainError
+from llmc.compiler.refusal import refuse
 from llmc.compiler.targets import TargetError
 from llmc.runtime.errors import RuntimeFailure
-
-EXIT_REFUSED = 2
 
 
 def build_with_progress(
@@ -39,13 +37,25 @@ def build_with_progress(
         from llmc.compiler.sources.errors import SourceError
 
         loaded = time.monotonic()
+        import transformers
+
+        # its warnings are about training, or about what is refused by name here
+        transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, passes, dump_ir)
         try:
             manifest = build(options, progress)
-        except (SourceError, CaptureError, IRError, BuildError, ToolchainError, TargetError, RuntimeFailure) as error:
+        except (
+            SourceError,
+            CaptureError,
+            IRError,
+            BuildError,
+            ToolchainError,
+            TargetError,
+            RuntimeFailure,
+            OSError,
+        ) as error:
             bars.stop()
-            print(f"llmc: {' '.join(str(error).split())}", file=sys.stderr)
-            return EXIT_REFUSED
+            return refuse(error)
     took = time.monotonic() - loaded
     weights = manifest.memory.weights_bytes / 1e6
     console.print(f"{out}: {weights:.0f} MB of weights, built in {took:.1f} s (+ {loaded - started:.1f} s of imports)")
@@ -54,7 +64,7 @@ def build_with_progress(
 
 def _bars(console: Console) -> Progress:
     columns = (TextColumn("{task.description:24}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=not console.is_terminal)
+    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 class _Bars:

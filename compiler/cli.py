@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import click
 
 DTYPES = ("f32", "bf16", "int8")
-EXIT_REFUSED = 2
 T = TypeVar("T")
 
 
@@ -22,11 +21,12 @@ def main() -> None:
 
 def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
     """Run an action; one of these errors becomes one line on stderr and exit code 2."""
+    from llmc.compiler.refusal import refuse
+
     try:
         return action()
     except errors as error:
-        click.echo(f"llmc: {' '.join(str(error).split())}", err=True)
-        sys.exit(EXIT_REFUSED)
+        sys.exit(refuse(error))
 
 
 @main.command()
@@ -53,7 +53,11 @@ def build(
 
     name = Path(model).stem if model.endswith(".gguf") else Path(model).name
     folder = out or Path(f"{name}-{dtype}.engine")
-    sys.exit(build_with_progress(model, folder, target, dtype, max_batch, max_seq_len, passes, dump_ir))
+
+    def action() -> int:
+        return build_with_progress(model, folder, target, dtype, max_batch, max_seq_len, passes, dump_ir)
+
+    sys.exit(refusing(action, ModuleNotFoundError))
 
 
 @main.command()
@@ -99,6 +103,10 @@ def targets() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(engine: Path, model: str, texts: Path | None, as_json: bool) -> None:
     """Compare ENGINE with transformers running MODEL in float32, teacher-forced, position by position."""
-    from llmc.compiler.verify_console import verify_engine
 
-    sys.exit(verify_engine(engine, model, texts, as_json))
+    def action() -> int:
+        from llmc.compiler.verify_console import verify_engine
+
+        return verify_engine(engine, model, texts, as_json)
+
+    sys.exit(refusing(action, ModuleNotFoundError))

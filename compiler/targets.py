@@ -59,6 +59,7 @@ LEVELS = (
     Level("generic", ("sse2",), "x86_64", ("-march=x86-64",), None, 16),
 )
 NATIVE = "cpu"  # the machine that builds
+PLANNED = ("h100",)
 DEFAULT_L2_BYTES = 1 << 20
 
 
@@ -150,6 +151,8 @@ def find_target(name: str) -> CpuTarget:
         known = {e.suffix: e for e in level.extensions}
         if set(suffixes) <= set(known) and len(set(suffixes)) == len(suffixes):
             return _compose(name, level, [e for e in level.extensions if e.suffix in suffixes], DEFAULT_L2_BYTES)
+    if name in PLANNED:
+        raise TargetError(f"no CUDA engines yet, so not for {name!r}: build for one of {', '.join(target_names())}")
     raise TargetError(f"unknown target {name!r}: expected one of {', '.join(target_names())}")
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from llmc.compiler.refusal import refuse
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.verification import Verdict, compare, read_texts, reference_logits, reference_model
@@ -17,14 +17,16 @@ from llmc.compiler.verify_texts import sequences
 from llmc.runtime.engine import Engine
 from llmc.runtime.errors import RuntimeFailure
 
-EXIT_REFUSED = 2
-
 
 def verify_engine(engine: Path, model: str, texts: Path | None, as_json: bool) -> int:
     """Compare and print; returns the exit code."""
+    import transformers  # here, because it complains on stderr where torch, which the imports above need, is missing
+
     console = Console(stderr=True)
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
-        with Engine.load(engine, max_batch=1, max_rows=64) as loaded, Progress(console=console, transient=True) as bars:
+        bars = Progress(console=console, transient=True, disable=not console.is_terminal)
+        with Engine.load(engine, max_batch=1, max_rows=64) as loaded, bars:
             given = [loaded.encode(t) for t in read_texts(texts)] if texts else sequences(loaded.encode)
             task = bars.add_task("loading the reference", total=len(given))
             reference = reference_model(open_source(model))
@@ -36,8 +38,7 @@ def verify_engine(engine: Path, model: str, texts: Path | None, as_json: bool) -
                 lambda: bars.advance(task),
             )
     except (RuntimeFailure, SourceError) as error:
-        print(f"llmc: {' '.join(str(error).split())}", file=sys.stderr)
-        return EXIT_REFUSED
+        return refuse(error)
     if as_json:
         print(json.dumps(verdict.to_json(), indent=1))
     else:

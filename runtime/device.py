@@ -80,7 +80,10 @@ class CpuDevice:
         self._engine = self._library.llmc_create(ctypes.byref(config))
         if not self._engine:
             self._pool.close()
-            raise NotEnoughMemory(f"{artifact.folder}: could not allocate {self.memory.arena_bytes} bytes of scratch")
+            raise NotEnoughMemory(
+                f"{artifact.folder}: could not start: {self.memory.arena_bytes} bytes of scratch, {threads} threads "
+                "or (for an AMX target) the kernel's permission for tile registers were refused"
+            )
 
     def prefill(self, step: StepBuffers) -> None:
         self._run("llmc_prefill", step)

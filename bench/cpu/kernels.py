@@ -10,16 +10,14 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import tempfile
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from limits import Limits, Peak
+from native import load_native
 
 from llmc.codegen import packing
-from llmc.codegen.toolchain import compile_library
 from llmc.compiler.targets import CpuTarget, find_target
 
 FORMATS: dict[str, packing.Format] = {
@@ -28,7 +26,6 @@ FORMATS: dict[str, packing.Format] = {
     "int8": packing.Int8(0),
     "int8g128": packing.Int8(128),
 }
-PEAKS = ("fma", "vdpbf16ps", "vpdpbusd", "amx bf16", "amx int8")
 
 
 @dataclass(frozen=True)
@@ -67,13 +64,8 @@ def aligned(size: int) -> npt.NDArray[np.uint8]:
 
 class Bench:
     def __init__(self, target: CpuTarget, threads: int, rounds: int) -> None:
-        headers = {p.name: p.read_text() for p in files("llmc.templates.cpu").iterdir() if p.name.endswith(".h")}
-        source = {"kernels.cpp": (Path(__file__).parent / "kernels.cpp").read_text()}
-        self.folder = tempfile.TemporaryDirectory()
-        out = Path(self.folder.name) / "kernels.so"
-        print(f"compiled in {compile_library(headers | source, target, out).seconds:.1f} s")
-        self.lib = ctypes.CDLL(str(out))
-        self.lib.time_peak.restype = ctypes.c_double
+        self.lib = load_native("kernels.cpp", target)
+        self.limits = Limits(target, threads)
         self.target, self.threads, self.rounds = target, threads, rounds
 
     def times(self) -> npt.NDArray[np.float64]:
@@ -81,15 +73,7 @@ class Bench:
 
     def read(self, data: npt.NDArray[np.uint8]) -> float:
         """GB/s of a plain read, the best round."""
-        times = self.times()
-        self.lib.time_read(pointer(data), ctypes.c_int64(data.size), self.threads, self.rounds, pointer(times))
-        return float(data.size / np.min(times[1:]) / 1e9)
-
-    def peak(self, kind: int) -> float:
-        """GFLOP/s of all threads."""
-        times = self.times()
-        operations = self.lib.time_peak(kind, self.threads, self.rounds, pointer(times))
-        return float(operations * self.threads / np.min(times) / 1e9) if operations else 0.0
+        return float(data.size / np.min(self.limits.read(data.ctypes.data, data.size, self.rounds)) / 1e9)
 
     def linear(self, fmt_id: int, fmt: packing.Format, shape: Shape, rows: int, data: npt.NDArray[np.uint8]) -> float:
         """Seconds for one weight, the best round."""
@@ -159,17 +143,15 @@ def main() -> None:
     args = parser.parse_args()
     bench = Bench(find_target(args.target), args.threads, args.rounds)
     print(f"target {bench.target.mcpu}, {args.threads} threads, {args.rounds} rounds, the best of them")
-    peaks = {name: bench.peak(i) for i, name in enumerate(PEAKS)}
-    print("peaks, GFLOP/s or Gop/s: " + ", ".join(f"{n} {p:.0f}" for n, p in peaks.items() if p))
+    peaks = {kind: bench.limits.peak(kind) / 1e9 for kind in Peak}
+    print("peaks, Gop/s: " + ", ".join(f"{k.name.lower()} {p:.0f}" for k, p in peaks.items() if p))
     if args.attention:
         report_attention(bench)
         return
     for name in args.formats.split(","):
         fmt_id, fmt = list(FORMATS).index(name), FORMATS[name]
-        used = {"f32": "fma", "bf16": "amx bf16" if peaks["amx bf16"] else "vdpbf16ps"}.get(
-            name, "amx int8" if peaks["amx int8"] else "vpdpbusd"
-        )
-        peak = peaks[used] or peaks["fma"]
+        dots = {"f32": (Peak.FMA,), "bf16": (Peak.BF16_DOT, Peak.AMX_BF16)}.get(name, (Peak.INT8_DOT, Peak.AMX_INT8))
+        peak = max(peaks[kind] for kind in dots) or peaks[Peak.FMA]
         for shape in SHAPES:
             if args.shapes not in shape.name:
                 continue
@@ -194,10 +176,10 @@ def report_attention(bench: Bench) -> None:
         for length, rows in ((200, 1), (2000, 1), (8000, 1), (512, 512), (2048, 512)):
             seconds = bench.attention(q_heads, kv_heads, d, length, rows)
             pairs = rows * length - rows * (rows - 1) // 2
-            gbps = length * kv_heads * d * 4 / seconds / 1e9
             print(
                 f"attention {name} {rows} rows ending at {length}: {seconds * 1e6:8.1f} us, "
-                f"{4 * pairs * q_heads * d / seconds / 1e9:5.0f} GF, KV {gbps:5.1f} GB/s"
+                f"{4 * pairs * q_heads * d / seconds / 1e9:5.0f} GF, "
+                f"KV {length * kv_heads * d * 4 / seconds / 1e9:5.1f} GB/s"
             )
 
 

@@ -24,6 +24,7 @@ from llmc.compiler.ir.types import DType, TensorType
 
 BLOCK_TOKENS = 32
 LINE = 64
+MAX_HEAD_DIM = 1024  # templates/cpu/attention_split.h
 _INPUTS = {"ids": "s.in.token_ids", "positions": "s.in.positions", "rows": "s.in.rows", "seqs": "s.engine.seqs"}
 _REGION = {
     "prefill": {"T": RowKind.TOKEN, "R": RowKind.SAMPLED},
@@ -252,6 +253,10 @@ class _Entry:
             raise IRError(f"paged_attention at {node.loc}: chunked masks have no CPU kernel yet")
         q, sinks = node.inputs[1], node.inputs[4:]
         slot = self.slots[op.slot]
+        if max(slot.head_dim, slot.value_dim) > MAX_HEAD_DIM:
+            raise IRError(
+                f"paged_attention at {node.loc}: head dim {slot.head_dim}, the CPU kernel goes to {MAX_HEAD_DIM}"
+            )
         heads = _int(q.tensor.shape[1])
         softcap = literal(op.softcap or 0.0)
         sink = self.pointer(sinks[0], "float") if sinks else "nullptr"

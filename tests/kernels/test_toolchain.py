@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from llmc.codegen import toolchain
 from llmc.codegen.toolchain import ToolchainError, compile_library, find_toolchain
 from llmc.compiler.targets import find_target
 
@@ -34,17 +36,32 @@ def without_cxx(**changes: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("cxx", ["", "g++"])
-def test_same_bytes_from_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cxx: str) -> None:
+def test_same_bytes_from_other_folders(tmp_path: Path, cxx: str) -> None:
     built = []
     for name in ("a", "quite another place"):
         folder = tmp_path / name
         folder.mkdir()
-        monkeypatch.setattr("tempfile.tempdir", str(folder))
         environ = without_cxx(TMPDIR=str(folder), LC_ALL="C.UTF-8" if name == "a" else "POSIX", CXX=cxx)
         compile_library(SOURCES, GENERIC, folder / "model.so", environ=environ)
         built.append((folder / "model.so").read_bytes())
     assert built[0] == built[1]
     assert str(tmp_path).encode() not in built[0]
+
+
+def test_nothing_piles_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made of these sources alone lies beside the library while it is made, and nowhere afterwards."""
+    run, seen = toolchain._run, []
+
+    def recording(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> None:
+        run(command, folder, environ)
+        local = Path(environ["ZIG_LOCAL_CACHE_DIR"])
+        seen.append(local.is_relative_to(tmp_path / "out") and any(local.rglob("*.o")))
+
+    monkeypatch.setattr(toolchain, "_run", recording)
+    environ = without_cxx(TMPDIR=str(tmp_path / "no such folder"))
+    compile_library(SOURCES, GENERIC, tmp_path / "out" / "model.so", environ=environ)
+    assert len(seen) == 3 and all(seen)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.so"]
 
 
 def test_read_only_home(tmp_path: Path) -> None:

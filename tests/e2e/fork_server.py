@@ -1,0 +1,54 @@
+"""Runs `llmc` command lines, each in a process of its own that is forked after the imports.
+
+One request per line on stdin: {"args": [...], "env": {...}, "folder": ..., "stdout": path, "stderr": path}; the answers
+on stdout are the process id, then, when it has ended, its exit code (negative: the signal that killed it).
+"""
+
+import json
+import os
+import sys
+import traceback
+
+import transformers.models.llama.modeling_llama  # noqa: F401  (what a build of a Llama would import)
+
+import llmc.compiler.build
+import llmc.compiler.inspection
+import llmc.compiler.verify_console
+import llmc.runtime.run  # noqa: F401
+from llmc.compiler.cli import main
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            run(**request)
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def run(args: list[str], env: dict[str, str], folder: str, stdout: str, stderr: str) -> None:
+    """Become the command; does not return."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, path in ((1, stdout), (2, stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.environ.update(env)
+    os.chdir(folder)
+    code: object = 1
+    try:
+        main(args, prog_name="llmc")
+    except SystemExit as exit:
+        code = exit.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+if __name__ == "__main__":
+    print("ready", flush=True)
+    serve()

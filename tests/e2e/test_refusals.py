@@ -1,0 +1,307 @@
+"""Bad input on the command line: exit code 2, one line on stderr that names the thing, nothing on stdout, no traceback,
+and nothing left at the output or beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from e2e.commands import Commands, Ended
+from e2e.engines import Engines
+from safetensors.torch import load_file, save_file
+
+from llmc.runtime.hashing import digest
+from llmc.runtime.strict_json import render_json
+
+
+def refused(ended: Ended, *expected: str) -> None:
+    assert ended.code == 2, ended
+    assert ended.stdout == ""
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 1 and ended.stderr.endswith("\n"), ended.stderr
+    assert lines[0].startswith("llmc: ")
+    for text in expected:
+        assert text in lines[0]
+
+
+def edit(path: Path, **changes: Any) -> None:
+    """Set keys of a JSON file; None removes one."""
+    value = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({k: v for k, v in value.items() if v is not None}))
+
+
+def shards(folder: Path) -> list[Path]:
+    found = sorted(folder.glob("model-*.safetensors"))
+    assert len(found) >= 2
+    return found
+
+
+def edit_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    """Rewrite the checkpoint as one file of changed tensors."""
+    tensors: dict[str, torch.Tensor] = {}
+    for shard in shards(folder):
+        tensors.update(load_file(shard))
+        shard.unlink()
+    (folder / "model.safetensors.index.json").unlink()
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def set_rope(folder: Path) -> None:
+    edit(folder / "config.json", rope_parameters={"rope_type": "warp", "rope_theta": 1e4})
+
+
+def rope_by_length(folder: Path) -> None:
+    edit(folder / "config.json", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+
+
+def truncate(folder: Path) -> None:
+    shard = shards(folder)[1]
+    shard.write_bytes(shard.read_bytes()[:-100])
+
+
+def shard_outside(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    weight_map = {**json.loads(index.read_text())["weight_map"], "lm_head.weight": "../outside.safetensors"}
+    edit(index, weight_map=weight_map)
+
+
+def quantised(folder: Path) -> None:
+    edit(folder / "config.json", quantization_config={"quant_method": "awq", "bits": 4})
+
+
+def remote_code(folder: Path) -> None:
+    edit(folder / "config.json", model_type="mine", auto_map={"AutoModelForCausalLM": "modeling.Mine"})
+    (folder / "modeling.py").write_text("raise SystemExit('this must not run')")
+
+
+def missing_tensor(folder: Path) -> None:
+    edit_tensors(folder, lambda t: t.__delitem__("model.layers.1.mlp.up_proj.weight"))
+
+
+def extra_tensor(folder: Path) -> None:
+    edit_tensors(folder, lambda t: t.update({"model.layers.1.mlp.extra.weight": torch.zeros(2)}))
+
+
+def another_shape(folder: Path) -> None:
+    edit_tensors(folder, lambda t: t.update({"model.norm.weight": torch.zeros(63)}))
+
+
+def integers(folder: Path) -> None:
+    edit_tensors(folder, lambda t: t.update({"model.norm.weight": torch.zeros(64, dtype=torch.int8)}))
+
+
+def float8(folder: Path) -> None:
+    edit_tensors(folder, lambda t: t.update({"model.norm.weight": torch.zeros(64).to(torch.float8_e4m3fn)}))
+
+
+def bias_without_setting(folder: Path) -> None:
+    edit(folder / "config.json", attention_bias=False)
+
+
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def unknown_activation(folder: Path) -> None:
+    edit(folder / "config.json", hidden_act="wobble")
+
+
+def bad_generation(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"num_beams": 4}')
+
+
+def bad_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+
+DAMAGES: list[tuple[Callable[[Path], object], tuple[str, ...]]] = [
+    (lambda f: shards(f)[1].unlink(), ("model-00002", "missing shard")),
+    (truncate, ("model-00002", "truncated")),
+    (shard_outside, ("../outside.safetensors", "leaves the model's folder")),
+    (set_rope, ("rope_type 'warp' is unknown",)),
+    (rope_by_length, ("rope_type 'dynamic'", "not supported yet")),
+    (missing_tensor, ("model.layers.1.mlp.up_proj.weight", "not in the checkpoint")),
+    (extra_tensor, ("model.layers.1.mlp.extra.weight", "belongs to no parameter")),
+    (bias_without_setting, ("bias belongs to no parameter",)),
+    (another_shape, ("model.norm.weight", "[63]", "[64]")),
+    (integers, ("model.norm.weight", "I8")),
+    (float8, ("model.norm.weight", "F8_E4M3")),
+    (quantised, ("awq", "not supported yet")),
+    (remote_code, ("remote code",)),
+    (no_config, ("config.json is missing",)),
+    (unknown_activation, ("wobble",)),
+    (bad_generation, ("num_beams",)),
+    (bad_tokenizer, ("tokenizer",)),
+]
+
+
+@pytest.mark.parametrize(("damage", "expected"), DAMAGES, ids=[f"{e[0]}" for _, e in DAMAGES])
+def test_models(damage: Callable[[Path], object], expected: tuple[str, ...], damaged: Path, llmc: Commands) -> None:
+    damage(damaged)
+    out = damaged.parent / "out"
+    refused(llmc.run("build", damaged, "-o", out), *expected)
+    assert sorted(p.name for p in damaged.parent.iterdir()) == ["model"]
+
+
+OPTIONS: list[tuple[list[str], tuple[str, ...]]] = [
+    (["--target", "h100"], ("no CUDA engines yet", "'h100'")),
+    (["--target", "pentium"], ("'pentium'", "x86-64-v3")),
+    (["--passes", "fuse-everything"], ("fuse-everything", "fuse-gates")),
+    (["--passes", "lower-linears{scheme=int4}"], ("int4",)),
+    (["--passes", "lower-linears{colour=red}"], ("colour",)),
+    (["--passes", "lower-linears{scheme=int8, group=7}"], ("7",)),
+    (["--passes", "lower-linears{scheme="], ("--passes",)),
+    (["--max-seq-len", "129"], ("129", "128")),
+    (["--dump-ir", "/dev/null/x"], ("/dev/null/x",)),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), OPTIONS, ids=[" ".join(o) for o, _ in OPTIONS])
+def test_options(options: list[str], expected: tuple[str, ...], speaking: Path, llmc: Commands, tmp_path: Path) -> None:
+    refused(llmc.run("build", speaking, "-o", tmp_path / "out", *options), *expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_that_click_refuses(speaking: Path, llmc: Commands, tmp_path: Path) -> None:
+    """Usage errors are click's: its exit code is 2 as well."""
+    for options in (["--dtype", "fp3"], ["--max-batch", "0"], ["--max-seq-len", "x"], ["--no-such-option"]):
+        ended = llmc.run("build", speaking, "-o", tmp_path / "out", *options)
+        assert ended.code == 2 and ended.stdout == "" and "Traceback" not in ended.stderr
+        assert "Error: " in ended.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_toolchain(speaking: Path, llmc: Commands, tmp_path: Path) -> None:
+    refused(llmc.run("build", speaking, "-o", tmp_path / "out", CXX="/nonexistent/c++"), "/nonexistent/c++", "ziglang")
+    broken = tmp_path / "bin" / "clang++"
+    broken.parent.mkdir()
+    broken.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "clang version 18.1.0" || { echo "error: no" >&2; exit 1; }\n'
+    )
+    broken.chmod(0o755)
+    refused(llmc.run("build", speaking, "-o", tmp_path / "out", CXX=str(broken)), "clang++", "error: no")
+    assert [p.name for p in tmp_path.iterdir()] == ["bin"]
+
+
+def test_no_ziglang(speaking: Path, tmp_path: Path) -> None:
+    hide = "import sys; sys.modules['ziglang'] = None; from llmc.compiler.cli import main; main(sys.argv[1:], 'llmc')"
+    command = [sys.executable, "-c", hide, "build", str(speaking), "-o", str(tmp_path / "out")]
+    env = {k: v for k, v in os.environ.items() if k != "CXX"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    refused(Ended(done.returncode, done.stdout, done.stderr), "ziglang")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_torch(speaking: Path, tmp_path: Path) -> None:
+    """What a user who installed the runtime alone meets."""
+    hide = "import sys; sys.modules['torch'] = None; from llmc.compiler.cli import main; main(sys.argv[1:], 'llmc')"
+    for args in (["build", speaking, "-o", tmp_path / "out"], ["verify", tmp_path / "e", speaking]):
+        command = [sys.executable, "-c", hide, *map(str, args)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        refused(Ended(done.returncode, done.stdout, done.stderr), "llmc[build]")
+
+
+def test_paths_that_hold_no_model(llmc: Commands, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF\x03\0\0\0garbage")
+    out = tmp_path / "out"
+    refused(llmc.run("build", tmp_path / "nowhere" / "x", "-o", out), "no such file or folder")
+    refused(llmc.run("build", tmp_path / "empty", "-o", out), "config.json is missing")
+    refused(llmc.run("build", tmp_path / "notes.txt", "-o", out), "notes.txt")
+    refused(llmc.run("build", tmp_path / "broken.gguf", "-o", out), "broken.gguf")
+    env = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "empty")}
+    refused(llmc.run("build", "some-one/some-model", "-o", out, **env), "some-one/some-model", "no network")
+    assert not out.exists()
+
+
+def test_outputs_that_are_no_engine(speaking: Path, llmc: Commands, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    for name in ("folder", "file", "link"):
+        refused(llmc.run("build", speaking, "-o", tmp_path / name), name)
+    refused(llmc.run("build", speaking, "-o", tmp_path / "file" / "below"), "file")
+    refused(llmc.run("build", speaking, "-o", "/proc/nothing/engine"), "/proc/nothing")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder", "link"]
+    assert (tmp_path / "folder" / "thesis.txt").read_text() == "mine"
+
+
+@pytest.fixture
+def engine(engines: Engines, speaking: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(engines.engine(speaking), tmp_path / "engine"))
+
+
+def test_the_engine_runs_before_it_is_damaged(engine: Path, llmc: Commands) -> None:
+    ended = llmc.run("run", engine, "-p", "hello", "--max-tokens", "4", "--quiet")
+    assert (ended.code, ended.stderr) == (0, "")
+
+
+def test_a_flipped_bit_anywhere_in_an_engine(engine: Path, llmc: Commands) -> None:
+    rng = random.Random(11)
+    files = sorted(path for path in engine.rglob("*") if path.is_file())
+    assert len(files) > 12
+    for path in files:
+        sound = path.read_bytes()
+        for _ in range(3):
+            bytes_ = bytearray(sound)
+            bytes_[rng.randrange(len(bytes_))] ^= 1 << rng.randrange(8)
+            path.write_bytes(bytes_)
+            refused(llmc.run("run", engine, "-p", "hello", "--max-tokens", "4"), str(engine))
+        path.write_bytes(sound)
+    assert llmc.run("run", engine, "-p", "hello", "--max-tokens", "4").code == 0
+
+
+def reseal(engine: Path, **changes: Any) -> None:
+    """Change the manifest as another producer would have written it, with its checksum right."""
+    plain = {**json.loads((engine / "manifest.json").read_text()), **changes}
+    plain.pop("checksum")
+    (engine / "manifest.json").write_bytes(render_json({**plain, "checksum": digest(render_json(plain))}))
+
+
+def test_engines_for_others(engine: Path, engines: Engines, speaking: Path, llmc: Commands) -> None:
+    target = json.loads((engine / "manifest.json").read_text())["target"]
+    for changes, expected in (
+        ({"format": 2}, "a newer llmc"),
+        ({"abi": 99}, "ABI 99"),
+        ({"target": {**target, "features": [*target["features"], "avx1024"]}}, "avx1024"),
+        ({"target": {**target, "arch": "riscv64"}}, "riscv64"),
+    ):
+        reseal(engine, **changes)
+        for command in (("run", engine, "-p", "x"), ("verify", engine, speaking)):
+            refused(llmc.run(*command), expected)
+        shutil.copy(engines.engine(speaking) / "manifest.json", engine)
+
+
+def test_requests_that_an_engine_refuses(engine: Path, llmc: Commands) -> None:
+    for options, expected in (
+        (["-p", "x" * 128], "128"),
+        (["-p", ""], "empty"),
+        (["-p", "x", "--temperature", "-1"], "temperature"),
+        (["-p", "x", "--max-tokens", "0"], "max_tokens"),
+        (["-p", "x", "--seed", "-1"], "seed"),
+        (["-p", "x", "--threads", "0"], "threads"),
+    ):
+        refused(llmc.run("run", engine, "--raw", *options), expected)
+
+
+def test_what_is_no_engine(llmc: Commands, speaking: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path, expected in (
+        (tmp_path / "nowhere", "no such folder"),
+        (speaking, "manifest.json"),
+        (tmp_path / "file", "file"),
+    ):
+        for command in (("run", path, "-p", "x"), ("inspect", path), ("verify", path, speaking)):
+            refused(llmc.run(*command), expected)
