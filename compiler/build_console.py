@@ -37,10 +37,6 @@ def build_with_progress(
         from llmc.compiler.sources.errors import SourceError
 
         loaded = time.monotonic()
-        import transformers
-
-        # its warnings are about training, or about what is refused by name here
-        transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, passes, dump_ir)
         try:
             manifest = build(options, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ T = TypeVar("T")
 @click.version_option(package_name="llmc")
 def main() -> None:
     """Compile a HuggingFace causal LM into an engine, and run it."""
+    # Its warnings are about training, or about what is refused by name here. It reads this when it is imported.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:

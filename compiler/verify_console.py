@@ -20,10 +20,7 @@ from llmc.runtime.errors import RuntimeFailure
 
 def verify_engine(engine: Path, model: str, texts: Path | None, as_json: bool) -> int:
     """Compare and print; returns the exit code."""
-    import transformers  # here, because it complains on stderr where torch, which the imports above need, is missing
-
     console = Console(stderr=True)
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         bars = Progress(console=console, transient=True, disable=not console.is_terminal)
         with Engine.load(engine, max_batch=1, max_rows=64) as loaded, bars:

@@ -9,6 +9,8 @@ import os
 import sys
 import traceback
 
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # as the command line does, before this import
+
 import transformers.models.llama.modeling_llama  # noqa: F401  (what a build of a Llama would import)
 
 import llmc.compiler.build

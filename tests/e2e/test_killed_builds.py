@@ -29,7 +29,7 @@ def wait_for_library(build: Running, out: Path) -> None:
 
 
 def kill_builds(count: int, engines: Engines, llmc: Commands, tmp_path: Path) -> None:
-    """Half of the moments anywhere in a build, half after its compilation; half over an engine that is there."""
+    """Of four moments, one is anywhere in a build, three are after its compilation; half are over an engine."""
     sources = [engines.model("llama", num_hidden_layers=n)[1] for n in (1, 2)]
     out, scratch = tmp_path / "out", tmp_path / "scratch"
     out.mkdir()
@@ -38,7 +38,10 @@ def kill_builds(count: int, engines: Engines, llmc: Commands, tmp_path: Path) ->
     layers: set[int] = set()
     rng = random.Random(count)
     begin = time.monotonic()
-    assert llmc.run("build", sources[0], "-o", out, *FAST, TMPDIR=str(scratch)).code == 0
+    build = llmc.start("build", sources[0], "-o", out, *FAST, TMPDIR=str(scratch))
+    wait_for_library(build, out)
+    compiled = time.monotonic() - begin
+    assert build.wait().code == 0
     took = time.monotonic() - begin
     outcomes = {"old": 0, "new": 0, "none": 0}
     for number in range(count):
@@ -52,7 +55,7 @@ def kill_builds(count: int, engines: Engines, llmc: Commands, tmp_path: Path) ->
             time.sleep(rng.uniform(0, took))
         else:
             wait_for_library(build, out)
-            time.sleep(rng.uniform(0, 0.1))
+            time.sleep(rng.uniform(0, took - compiled))
         os.kill(build.pid, signal.SIGKILL)
         assert build.wait().code in (-signal.SIGKILL, 0)
         if not out.exists():

@@ -193,6 +193,15 @@ def test_no_toolchain(speaking: Path, llmc: Commands, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["bin"]
 
 
+def test_in_a_fresh_process(damaged: Path, tmp_path: Path) -> None:
+    """Where transformers is imported by the command itself, and says what it thinks of the config."""
+    set_rope(damaged)
+    command = [sys.executable, "-c", "from llmc.compiler.cli import main; main()"]
+    command += ["build", str(damaged), "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    refused(Ended(done.returncode, done.stdout, done.stderr), "rope_type 'warp'")
+
+
 def test_no_ziglang(speaking: Path, tmp_path: Path) -> None:
     hide = "import sys; sys.modules['ziglang'] = None; from llmc.compiler.cli import main; main(sys.argv[1:], 'llmc')"
     command = [sys.executable, "-c", hide, "build", str(speaking), "-o", str(tmp_path / "out")]
