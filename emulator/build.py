@@ -156,6 +156,8 @@ def twin_flags(compiler: HostCompiler, checked: bool) -> list[str]:
     if not checked:
         return [*flags, "-O2"]
     flags += ["-O1", "-fsanitize=thread", "-include", str(TWIN_INCLUDE / "hooks.h")]
+    # Indices beyond a local array trap as well: the hooks leave a thread's own stack alone.
+    flags += ["-fsanitize=bounds", "-fsanitize-trap=bounds" if compiler.clang else "-fsanitize-undefined-trap-on-error"]
     if compiler.clang:
         return [*flags, "-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-tsan-instrument-read-before-write"]
     return [*flags, "-fno-tree-vectorize"]

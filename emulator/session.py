@@ -72,6 +72,19 @@ class DeviceArray:
 Argument = DeviceArray | int | float | bytes
 
 
+class _LaunchAttribute(ctypes.Structure):  # CUlaunchAttribute: id, padding, 64 bytes of value
+    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+
+
+class _LaunchConfig(ctypes.Structure):  # CUlaunchConfig
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "smem")),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("num_attributes", ctypes.c_uint),
+    )
+
+
 class Kernel:
     def __init__(self, emulator: Emulator, handle: ctypes.c_void_p, name: str) -> None:
         self._emulator = emulator
@@ -79,18 +92,22 @@ class Kernel:
         self.name = name
 
     def __call__(
-        self, grid: tuple[int, ...], block: int, smem_bytes: int, *args: Argument, stream: int = 0
+        self, grid: tuple[int, ...], block: int, smem_bytes: int, *args: Argument, programmatic: bool = False, wait: bool = True
     ) -> None:
-        """Launches and waits. grid: up to three extents; block: threads. Raises CudaError."""
+        """Launches on the default stream and waits. grid: up to three extents; block: threads. Raises CudaError.
+
+        programmatic: as a programmatic dependent launch on the kernel before it in the stream."""
         emulator = self._emulator
         if smem_bytes > 48 << 10:
             emulator.call("cuFuncSetAttribute", self._handle, ctypes.c_int(8), ctypes.c_int(smem_bytes))
         holders = [_by_value(a) for a in args]
         params = (ctypes.c_void_p * max(1, len(holders)))(*[ctypes.addressof(h) for h in holders])
         g = [*grid, 1, 1][:3]
-        emulator.call("cuLaunchKernel", self._handle, *map(ctypes.c_uint, (*g, block, 1, 1, smem_bytes)),
-                      ctypes.c_void_p(stream), params, None)  # fmt: skip
-        emulator.call("cuCtxSynchronize")
+        attribute = _LaunchAttribute(id=6, value=1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        config = _LaunchConfig(*g, block, 1, 1, smem_bytes, None, ctypes.pointer(attribute), int(programmatic))
+        emulator.call("cuLaunchKernelEx", ctypes.byref(config), self._handle, params, None)
+        if wait:
+            emulator.call("cuCtxSynchronize")
 
 
 def _by_value(a: Argument) -> ctypes.c_uint64 | ctypes.c_int32 | ctypes.c_float | ctypes.Array[ctypes.c_char]:

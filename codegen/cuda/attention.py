@@ -45,7 +45,7 @@ class DecodeAttentionParams:
         return rejects_smem(self, target)
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(128, 900 + 400 * self.group, {"LDG.E.128": 2, "SHFL.BFLY": 3 * self.group, "MUFU.EX2": 2 * self.group})
+        return Budget(128, 300 + 100 * self.group, {"LDG.E.128": 2, "SHFL.BFLY": 3 * self.group, "MUFU.EX2": 2 * self.group})
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class PrefillAttentionParams:
 
     def budget(self, target: CudaTarget) -> Budget:
         mma = 2 * (self.head_dim // 16) * 8
-        return Budget(255, 1200 + 40 * mma, {"HMMA.16816.F32.BF16": mma, "LDSM.16.MT88.4": self.head_dim // 4,
+        return Budget(255, 500 + 10 * mma, {"HMMA.16816.F32.BF16": mma, "LDSM.16.MT88.4": self.head_dim // 4,
                                              "LDGSTS.E.BYPASS.128": 3 * self.head_dim // 16, "MUFU.EX2": 32})  # fmt: skip
 
 
@@ -114,4 +114,4 @@ class RopeAppendParams:
         return None
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(40, 300, {"STG.E.U16": 2})
+        return Budget(40, 150, {"STG.E.U16": 2})

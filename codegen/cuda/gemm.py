@@ -51,7 +51,7 @@ class GemmParams:
         mma = wm // 16 * (wn // 8) * 4
         loads = (self.block_m + self.block_n) * 8 // self.threads
         registers = min(255, 65536 // (self.threads * self.blocks_per_sm) // 8 * 8)
-        return Budget(registers, 500 + 24 * mma + 80 * loads,
+        return Budget(registers, 300 + 14 * mma + 60 * loads,
                       {"HMMA.16816.F32.BF16": mma, "LDSM.16.M88.4": (wm + wn) // 16 * 4,
                        "LDGSTS.E.BYPASS.128": loads})  # fmt: skip
 
@@ -92,7 +92,7 @@ class HopperGemmParams:
         return rejects_smem(self, target)
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(168, 1100 + 12 * self.block_n, {f"HGMMA.64x{self.block_n}x16.F32.BF16": 4, "UTMALDG.2D": 2,
+        return Budget(168, 400 + 10 * self.block_n, {f"HGMMA.64x{self.block_n}x16.F32.BF16": 4, "UTMALDG.2D": 2,
                                                       "SYNCS": 6, "USETMAXREG": 2})  # fmt: skip
 
 
@@ -129,4 +129,4 @@ class SkinnyGemmParams:
         return None
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(64 if self.max_m <= 4 else 128, 900 + 420 * self.max_m, {"LDG.E.128": 5, "SHFL.BFLY": 20})
+        return Budget(64 if self.max_m <= 4 else 128, 300 + 260 * self.max_m, {"LDG.E.128": 5, "SHFL.BFLY": 20})

@@ -69,12 +69,15 @@ def options(arch: str) -> list[str]:
             "--no-source-include", "--extra-device-vectorization"]  # fmt: skip
 
 
-def compile_cubin(source: str, arch: str, *, name: str = "kernel.cu", extra: Sequence[str] = ()) -> Compiled:
-    """Compiles one translation unit. Raises CompileError with the compiler's messages."""
+def compile_cubin(
+    source: str, arch: str, *, name: str = "kernel.cu", extra: Sequence[str] = (), files: dict[str, str] | None = None
+) -> Compiled:
+    """Compiles one translation unit; `files` are the headers it may include (default: the templates').
+    Raises CompileError with the compiler's messages."""
     from cuda.bindings import nvrtc
 
     version()
-    files = headers()
+    files = headers() if files is None else files
     program = _check(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), len(files),
                      [text.encode() for text in files.values()], [n.encode() for n in files]))  # fmt: skip
     try:

@@ -37,4 +37,4 @@ class RmsNormParams:
 
     def budget(self, target: CudaTarget) -> Budget:
         vectors = -(-self.hidden // 8 // self.threads)
-        return Budget(32 + 12 * vectors, 160 + 110 * vectors, {"LDG.E.128": vectors, "STG.E.128": vectors, "MUFU.RSQ": 1})
+        return Budget(32 + 12 * vectors, 140 + 130 * vectors, {"LDG.E.128": vectors, "STG.E.128": vectors, "MUFU.RSQ": 1})

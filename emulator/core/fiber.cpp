@@ -104,12 +104,25 @@ void check_stack(Fiber& f) {
     fail(Fault::misuse, where_of(f.at), text("thread overflowed its %zu KiB fiber stack", kStackBytes >> 10));
 }
 
+// Shared memory may be given to another block as soon as this one is gone.
+void check_nothing_in_flight(Fiber& f) {
+  Block& b = *f.block;
+  for (const PendingCopy& store : f.stores.queue)
+    if (!store.read_done)
+      misuse(store.at, "thread exits while its TMA store may still read shared memory (tma_wait_read is missing)");
+  if (b.live > 1) return;
+  if (!b.loads.empty()) misuse(b.loads.front().at, "block exits while a TMA load into its shared memory is in flight");
+  for (const Warpgroup& g : b.warpgroups)
+    if (!g.ops.empty()) misuse(g.ops.front().at, "block exits while a wgmma is in flight (wgmma_wait is missing)");
+}
+
 void fiber_main() {
   Fiber& f = me();
   Block& b = *f.block;
   b.launch->kernel->invoke(b.launch->params);
-  f.done = true;
   check_stack(f);
+  check_nothing_in_flight(f);
+  f.done = true;
   if (--b.live == 0) leave_block(b);
   Fiber* next = pick(b);
   if (!next) report_deadlock(b);
@@ -118,13 +131,18 @@ void fiber_main() {
   __builtin_unreachable();
 }
 
-struct sigaction previous_segv, previous_bus;
+struct sigaction previous_segv, previous_bus, previous_ill;
 thread_local const u8* faulting_address = nullptr;
 thread_local const void* faulting_pc = nullptr;
+thread_local bool faulting_trap = false;
+thread_local bool faulting_alignment = false;  // x86 answers a misaligned vector access with #GP, without address
 
 [[noreturn]] void after_fault() {  // runs on the faulting fiber's stack, outside the signal handler
+  const Where where = where_of(static_cast<const u8*>(faulting_pc) + 1);
+  if (faulting_trap) fail(Fault::misuse, where, "index beyond the end of a local array");
+  if (faulting_alignment) fail(Fault::misaligned, where, "misaligned address: a vector access is not aligned to its size");
   const AccessProblem problem = Memory::instance().explain(faulting_address);
-  fail(Fault::illegal_address, where_of(static_cast<const u8*>(faulting_pc) + 1),
+  fail(Fault::illegal_address, where,
        "illegal memory access: " + (problem.text.empty() ? "address " + hex(faulting_address) : problem.text));
 }
 
@@ -132,13 +150,15 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   auto* u = static_cast<ucontext_t*>(context);
   const auto sp = static_cast<uintptr_t>(u->uc_mcontext.gregs[REG_RSP]);
   if (running && sp - reinterpret_cast<uintptr_t>(running->stacks) < kMaxThreads * kStackBytes) {
+    faulting_trap = signal == SIGILL;
+    faulting_alignment = !faulting_trap && info->si_code == SI_KERNEL;
     faulting_address = static_cast<const u8*>(info->si_addr);
     faulting_pc = reinterpret_cast<const void*>(u->uc_mcontext.gregs[REG_RIP]);
     u->uc_mcontext.gregs[REG_RSP] = greg_t(((sp - 1024) & ~uintptr_t{15}) - 8);
     u->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(&after_fault);
     return;
   }
-  const struct sigaction& old = signal == SIGSEGV ? previous_segv : previous_bus;
+  const struct sigaction& old = signal == SIGSEGV ? previous_segv : signal == SIGBUS ? previous_bus : previous_ill;
   if (old.sa_flags & SA_SIGINFO) return old.sa_sigaction(signal, info, context);
   if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN) return old.sa_handler(signal);
   ::signal(signal, SIG_DFL);  // not ours: let the process die where it stands
@@ -154,6 +174,7 @@ void install_fault_handler() {
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
     sigaction(SIGSEGV, &action, &previous_segv);
     sigaction(SIGBUS, &action, &previous_bus);
+    sigaction(SIGILL, &action, &previous_ill);  // compilers' traps
   });
 }
 
@@ -209,7 +230,7 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
   b.waited_for_grid = false;
   for (u32 w = 0; w < (b.n + 31) / 32; w++) b.warps[w] = Warp{};
   for (Barrier& bar : b.barriers) bar = Barrier{};
-  for (u32 g = 0; g < (b.n + 127) / 128; g++) b.warpgroups[g] = Warpgroup{};
+  for (Warpgroup& g : b.warpgroups) g = Warpgroup{};
   const u32 regs = launch.regs_per_thread ? (launch.regs_per_thread + 7) / 8 * 8
                                           : std::min(255u, 65536u / std::max(b.n, 1u)) / 8 * 8;
   for (u32 g = 0; g < (b.n + 127) / 128; g++) b.warpgroups[g].regs = regs;

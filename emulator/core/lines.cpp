@@ -65,7 +65,9 @@ std::string search_unit(Cursor& c, const u8* end, u64 address) {
     if (previous.address && !previous.end && previous.address <= address && address < row.address &&
         previous.file < files.size() && previous.line)
       found = files[previous.file] + text(":%u", previous.line);
+    const Row known = previous;
     previous = row;
+    if (!row.line && !known.end) previous.line = known.line, previous.file = known.file;  // compiler-made code
     previous.end = is_end;
   };
   while (u.more()) {

@@ -30,7 +30,7 @@ CUresult check_launch(const Launch& l) {
     return bad(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
                emu::text("%u registers x %lu threads exceed the %d of a multiprocessor", f.facts.registers, threads, s.regs_sm));
   size_t param_bytes = 0;
-  for (auto& p : l.params) param_bytes += p.size();
+  for (auto& p : l.params) param_bytes += p.size;
   if (param_bytes > 4096) return bad(CUDA_ERROR_INVALID_VALUE, emu::text("%zu bytes of parameters: the limit is 4096", param_bytes));
   return CUDA_SUCCESS;
 }
@@ -42,10 +42,7 @@ CUresult make_launch(Launch* l, CUfunction f, const unsigned grid[3], const unsi
   l->smem_bytes = smem;
   const emu::KernelEntry& entry = *l->function->entry;
   l->params.clear();
-  for (u32 i = 0; i < entry.num_params; i++) {
-    const char* p = static_cast<const char*>(params[i]);
-    l->params.emplace_back(p, p + entry.param_bytes[i]);
-  }
+  for (u32 i = 0; i < entry.num_params; i++) l->params.emplace_back(params[i], entry.param_bytes[i]);
   return check_launch(*l);
 }
 

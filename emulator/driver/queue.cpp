@@ -64,7 +64,7 @@ CUresult run_work(const Work& w, emu::Op& op) {
     case Work::Kind::kernel: {
       const Launch& l = w.launch;
       std::vector<void*> params;
-      for (auto& p : l.params) params.push_back(const_cast<char*>(p.data()));
+      for (auto& p : l.params) params.push_back(const_cast<Line*>(p.lines.data()));
       emu::LaunchInfo info;
       info.op = &op, info.kernel = l.function->entry, info.params = params.data();
       info.grid = l.grid, info.block = l.block, info.smem_bytes = l.smem_bytes;

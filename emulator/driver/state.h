@@ -6,6 +6,7 @@
 #pragma once
 #include <cuda.h>
 
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
@@ -52,12 +53,20 @@ struct Module {
   std::map<std::string, std::unique_ptr<Function>> functions;
 };
 
+// A parameter's bytes, at the alignment of any parameter type (a tensor map asks for 64).
+struct alignas(64) Line { char bytes[64]; };
+struct Param {
+  std::vector<Line> lines;
+  size_t size;
+  Param(const void* p, size_t n) : lines((n + 63) / 64), size(n) { std::memcpy(static_cast<void*>(lines.data()), p, n); }
+};
+
 struct Launch {
   Function* function = nullptr;
   emu::Dim3 grid, block;
   u32 smem_bytes = 0;
   bool programmatic = false;  // programmatic stream serialization (PDL)
-  std::vector<std::vector<char>> params;
+  std::vector<Param> params;
 };
 
 struct Work {

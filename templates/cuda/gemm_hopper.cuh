@@ -31,7 +31,7 @@ struct HopperGemm {
       wgmma_fence();
       LLMC_UNROLL
       for (int k = 0; k < kBK / 16; k++)  // 16 elements along K are 32 bytes further in each swizzled row
-        wgmma_ss<bf16>(acc, wgmma_desc_sw128(a + k * 32), wgmma_desc_sw128(b + k * 32), step + k > 0);
+        wgmma_ss<bf16>(acc, wgmma_desc_sw128(a + k * 32), wgmma_desc_sw128(b + k * 32), true);
       wgmma_commit();
       wgmma_wait<1>();  // the step before this one has been read
       if (step > 0 && lane == 0) mbar_arrive(empty(smem, (step - 1) % STAGES));
