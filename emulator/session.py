@@ -90,21 +90,23 @@ class Kernel:
         self._emulator = emulator
         self._handle = handle
         self.name = name
+        self.opt_in = True  # ask for more than 48 KiB of shared memory when a launch needs it
 
     def __call__(
-        self, grid: tuple[int, ...], block: int, smem_bytes: int, *args: Argument, programmatic: bool = False, wait: bool = True
-    ) -> None:
-        """Launches on the default stream and waits. grid: up to three extents; block: threads. Raises CudaError.
+        self, grid: tuple[int, ...], block: int, smem_bytes: int, *args: Argument,
+        stream: int = 0, programmatic: bool = False, wait: bool = True,
+    ) -> None:  # fmt: skip
+        """Launches and waits. grid: up to three extents; block: threads. Raises CudaError.
 
         programmatic: as a programmatic dependent launch on the kernel before it in the stream."""
         emulator = self._emulator
-        if smem_bytes > 48 << 10:
+        if smem_bytes > 48 << 10 and self.opt_in:
             emulator.call("cuFuncSetAttribute", self._handle, ctypes.c_int(8), ctypes.c_int(smem_bytes))
         holders = [_by_value(a) for a in args]
         params = (ctypes.c_void_p * max(1, len(holders)))(*[ctypes.addressof(h) for h in holders])
         g = [*grid, 1, 1][:3]
         attribute = _LaunchAttribute(id=6, value=1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        config = _LaunchConfig(*g, block, 1, 1, smem_bytes, None, ctypes.pointer(attribute), int(programmatic))
+        config = _LaunchConfig(*g, block, 1, 1, smem_bytes, stream, ctypes.pointer(attribute), int(programmatic))
         emulator.call("cuLaunchKernelEx", ctypes.byref(config), self._handle, params, None)
         if wait:
             emulator.call("cuCtxSynchronize")
@@ -190,3 +192,56 @@ class Emulator:
                   (ctypes.c_uint * rank)(*[1] * rank), ctypes.c_int(0),
                   ctypes.c_int({0: 0, 32: 1, 64: 2, 128: 3}[swizzle]), ctypes.c_int(2), ctypes.c_int(0))  # fmt: skip
         return raw.raw[start : start + 128]
+
+    def graph(self) -> Graph:
+        return Graph(self)
+
+
+class Graph:
+    """A graph under construction: kernel nodes and their dependencies."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self._emulator = emulator
+        self._handle = ctypes.c_void_p()
+        emulator.call("cuGraphCreate", ctypes.byref(self._handle), ctypes.c_uint(0))
+
+    def kernel(
+        self, after: Sequence[int], kernel: Kernel, grid: tuple[int, ...], block: int, smem_bytes: int, *args: Argument
+    ) -> int:
+        """Adds a node that runs after the nodes `after`; returns its handle."""
+        holders = [_by_value(a) for a in args]
+        params = (ctypes.c_void_p * max(1, len(holders)))(*[ctypes.addressof(h) for h in holders])
+        g = [*grid, 1, 1][:3]
+        node = ctypes.c_void_p()
+        node_params = _KernelNodeParams(kernel._handle, *g, block, 1, 1, smem_bytes, ctypes.cast(params, ctypes.c_void_p))
+        self._emulator.call("cuGraphAddKernelNode_v2", ctypes.byref(node), self._handle,
+                            (ctypes.c_void_p * max(1, len(after)))(*after), ctypes.c_size_t(len(after)),
+                            ctypes.byref(node_params))  # fmt: skip
+        assert node.value is not None
+        return node.value
+
+    def instantiate(self) -> GraphExec:
+        handle = ctypes.c_void_p()
+        self._emulator.call("cuGraphInstantiateWithFlags", ctypes.byref(handle), self._handle, ctypes.c_ulonglong(0))
+        return GraphExec(self._emulator, handle)
+
+
+class GraphExec:
+    def __init__(self, emulator: Emulator, handle: ctypes.c_void_p) -> None:
+        self._emulator = emulator
+        self._handle = handle
+
+    def launch(self, stream: int = 0) -> None:
+        """Queues the graph; nothing waits."""
+        self._emulator.call("cuGraphLaunch", self._handle, ctypes.c_void_p(stream))
+
+
+class _KernelNodeParams(ctypes.Structure):  # CUDA_KERNEL_NODE_PARAMS_v2
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        *((name, ctypes.c_uint) for name in ("gx", "gy", "gz", "bx", "by", "bz", "smem")),
+        ("params", ctypes.c_void_p),
+        ("extra", ctypes.c_void_p),
+        ("kern", ctypes.c_void_p),
+        ("ctx", ctypes.c_void_p),
+    )

@@ -80,8 +80,8 @@ class PrefillAttentionParams:
 
     def budget(self, target: CudaTarget) -> Budget:
         mma = 2 * (self.head_dim // 16) * 8
-        return Budget(255, 500 + 10 * mma, {"HMMA.16816.F32.BF16": mma, "LDSM.16.MT88.4": self.head_dim // 4,
-                                             "LDGSTS.E.BYPASS.128": 3 * self.head_dim // 16, "MUFU.EX2": 32})  # fmt: skip
+        return Budget(255, 500 + 10 * mma, {"LDGSTS.E.BYPASS.128": 3 * self.head_dim // 16, "MUFU.EX2": 32},
+                      {"HMMA.16816.F32.BF16": mma, "LDSM.16.MT88.4": self.head_dim // 4})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ class GemmParams:
         loads = (self.block_m + self.block_n) * 8 // self.threads
         registers = min(255, 65536 // (self.threads * self.blocks_per_sm) // 8 * 8)
         return Budget(registers, 300 + 14 * mma + 60 * loads,
-                      {"HMMA.16816.F32.BF16": mma, "LDSM.16.M88.4": (wm + wn) // 16 * 4,
-                       "LDGSTS.E.BYPASS.128": loads})  # fmt: skip
+                      {"LDGSTS.E.BYPASS.128": loads},
+                      {"HMMA.16816.F32.BF16": mma, "LDSM.16.M88.4": (wm + wn) // 16 * 4})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -40,12 +40,13 @@ class Epilogue(enum.Enum):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on a kernel's SASS. `opcodes`: least count per opcode prefix (`LDGSTS.E.BYPASS.128` and the like).
-    No kernel may spill or use local memory; that needs no entry."""
+    """Limits on a kernel's SASS. `opcodes`: least count per opcode prefix (`LDGSTS.E.BYPASS.128` and the like);
+    `exact`: the very count. No kernel may spill or use local memory; that needs no entry."""
 
     max_registers: int
     max_instructions: int
     opcodes: Mapping[str, int] = field(default_factory=dict)
+    exact: Mapping[str, int] = field(default_factory=dict)
 
 
 class KernelParams(Protocol):

@@ -82,4 +82,7 @@ def violations(cubin: bytes, kernel: str, budget: Budget) -> list[str]:
     for op, least in budget.opcodes.items():
         if (n := matching(counts, op)) < least:
             found.append(f"{n} x {op}, expected at least {least}")
+    for op, expected in budget.exact.items():
+        if (n := matching(counts, op)) != expected:
+            found.append(f"{n} x {op}, expected exactly {expected}")
     return found

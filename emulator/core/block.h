@@ -1,6 +1,7 @@
 // block.h - one thread block being executed: a fiber per CUDA thread and the state its primitives share.
 #pragma once
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -85,6 +86,9 @@ struct PendingLoad {
   Site at{};
 };
 
+// How a TMA load laid a box out: a wgmma that reads it must name the same swizzle.
+struct Layout { u32 bytes = 0, span = 0; Site at{}; };
+
 // One asynchronous wgmma. The accumulator lives in `Accumulator` while any operation on it is in flight.
 struct Accumulator {
   void* thread_regs[128];
@@ -141,6 +145,7 @@ struct Block {
   Warpgroup warpgroups[kMaxThreads / 128];
   std::unordered_map<u32, Mbarrier> mbarriers;
   std::deque<PendingLoad> loads;
+  std::map<u32, Layout> layouts;  // by shared offset
   std::vector<u32> ready;
   size_t ready_head = 0;
   u64 rng = 1;

@@ -227,6 +227,7 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
   b.failure = {};
   b.loads.clear();
   b.mbarriers.clear();
+  b.layouts.clear();
   b.waited_for_grid = false;
   for (u32 w = 0; w < (b.n + 31) / 32; w++) b.warps[w] = Warp{};
   for (Barrier& bar : b.barriers) bar = Barrier{};

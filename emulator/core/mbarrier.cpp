@@ -154,6 +154,7 @@ void tma_load(u32 dst, const void* map, u32 bar, u32 rank, const i32* coords, Si
     load.token = b.next_token++;
     race_pend(b, target, bytes, {kWrite | kAsync, where_of(at), f.id}, load.token);
   }
+  b.layouts[dst] = {u32(bytes), tma_span(load.map), at};
   if (b.mode() == Mode::reverse) land(b, load);
   else b.loads.push_back(load);
 }

@@ -50,6 +50,7 @@ void tma_load(u32 dst, const void* map, u32 bar, u32 rank, const i32* coords, Si
 // tma.cpp: one box, between shared and global memory
 struct TmaRow { u32 smem; u8* global; u32 bytes; };  // global null: out of bounds, filled with zero
 size_t tma_box_bytes(const TensorMapData& map);
+u32 tma_span(const TensorMapData& map);  // swizzle span in bytes, 0 when there is none
 TensorMapData checked_map(const void* map, u32 rank, u32 smem, Site at);
 void for_each_tma_chunk(const TensorMapData& map, u32 smem, const i32* coords, void (*f)(void*, TmaRow), void* arg);
 

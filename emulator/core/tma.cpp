@@ -6,7 +6,7 @@
 
 namespace emu {
 
-static u32 span_of(const TensorMapData& m) { return m.swizzle == 3 ? 128 : m.swizzle == 2 ? 64 : m.swizzle == 1 ? 32 : 0; }
+u32 tma_span(const TensorMapData& m) { return m.swizzle == 3 ? 128 : m.swizzle == 2 ? 64 : m.swizzle == 1 ? 32 : 0; }
 
 size_t tma_box_bytes(const TensorMapData& m) {
   size_t n = m.element_bytes;
@@ -19,7 +19,7 @@ TensorMapData checked_map(const void* map, u32 rank, u32 smem, Site at) {
   std::memcpy(&m, map, sizeof m);
   if (std::memcmp(m.magic, "ETMA", 4)) misuse(at, "TMA: the descriptor was not made by cuTensorMapEncodeTiled");
   if (m.rank != rank) misuse(at, text("TMA: a %u-dimensional access through a tensor map of rank %u", rank, m.rank));
-  const u32 span = span_of(m), alignment = span ? span * 8 : 128;  // whole swizzle atoms: 1024 B for 128 B rows
+  const u32 span = tma_span(m), alignment = span ? span * 8 : 128;  // whole swizzle atoms: 1024 B for 128 B rows
   if (smem % alignment)
     fail(Fault::misaligned, where_of(at), text("TMA: shared address 0x%x is not aligned to %u bytes (swizzle %u B)",
                                                smem, alignment, span));
@@ -28,7 +28,7 @@ TensorMapData checked_map(const void* map, u32 rank, u32 smem, Site at) {
 
 // Calls f once per run of bytes contiguous on both sides (16-byte chunks when swizzled).
 void for_each_tma_chunk(const TensorMapData& m, u32 smem, const i32* coords, void (*f)(void*, TmaRow), void* arg) {
-  const u32 row_bytes = m.box[0] * m.element_bytes, span = span_of(m);
+  const u32 row_bytes = m.box[0] * m.element_bytes, span = tma_span(m);
   const u32 chunk = span ? 16 : row_bytes;
   u32 rows = 1;
   for (u32 i = 1; i < m.rank; i++) rows *= m.box[i];

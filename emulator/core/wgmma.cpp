@@ -78,6 +78,17 @@ void each_smem_range(Block& b, const WgmmaOp& op, F&& f) {
   each_operand_chunk(op.desc_b, op.n, 32, chunk);
 }
 
+void check_layout(Block& b, u64 desc, Site at) {
+  const u32 start = u32(desc & 0x3fff) << 4, mode = u32(desc >> 62);
+  const u32 span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
+  auto it = b.layouts.upper_bound(start);
+  if (it == b.layouts.begin()) return;
+  const auto& [offset, layout] = *--it;
+  if (start < offset + layout.bytes && layout.span != span)
+    misuse(at, text("wgmma: the descriptor at 0x%x says %u-byte swizzle, the TMA load at %s wrote %u-byte swizzle", start,
+                    span, describe(where_of(layout.at)).c_str(), layout.span));
+}
+
 void exec_issue(Warpgroup& g, Block& b) {
   const auto& first = *static_cast<IssueArg*>(g.args[0]);
   const Where where = where_of(first.at);
@@ -96,6 +107,9 @@ void exec_issue(Warpgroup& g, Block& b) {
   }
   each_operand_chunk(op.desc_b, op.n, 32, [&](u32, u32, u32 address) { smem_at(b, address, 16, where); });
   if (!op.a_in_regs) each_operand_chunk(op.desc_a, 64, 32, [&](u32, u32, u32 address) { smem_at(b, address, 16, where); });
+
+  check_layout(b, op.desc_b, first.at);
+  if (!op.a_in_regs) check_layout(b, op.desc_a, first.at);
 
   for (auto& acc : g.accumulators)
     if (acc->thread_regs[0] == first.acc && acc->n == op.n) op.acc = acc.get();
