@@ -312,7 +312,8 @@ void race_forget(const void* p, size_t bytes) {
 }
 
 void race_reset() {
-  for (auto& [number, page] : pages()) std::memset(static_cast<void*>(page.get()), 0, sizeof(ShadowPage));
+  for (auto& [number, page] : pages())
+    for (Granule& g : page->granules) g.used = 0;
   sync_variables().clear();
 }
 

@@ -19,6 +19,7 @@ LLMC_API void llmcEmuReset() {
   for (auto& c : d.contexts) c->error = CUDA_SUCCESS;
   for (Stream& s : d.streams) { s.queue.clear(); s.completed = s.submitted; s.capture = nullptr; s.tail.clear(); s.last_kernel = nullptr; }
   for (size_t t = 1; t < d.streams.size(); t++) learn(d.host_knows, u32(t), d.streams[t].submitted);
+  emu::race_reset();
   d.report.clear();
 }
 LLMC_API unsigned long long llmcEmuKernelsRun() { return Driver::instance().kernels_run; }
