@@ -129,4 +129,4 @@ class SkinnyGemmParams:
         return None
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(64 if self.max_m <= 4 else 128, 300 + 260 * self.max_m, {"LDG.E.128": 5, "SHFL.BFLY": 20})
+        return Budget(64 if self.max_m <= 4 else 128, 300 + 260 * self.max_m, {"LDG.E.128": 5}, {"SHFL.BFLY": 6 * self.max_m})

@@ -50,13 +50,13 @@ void access(const void* p, u32 bytes, Access kind, Site at) {
   Fiber& f = me();
   Block& b = *f.block;
   // Unchecked twins still check every primitive's bounds and alignment; the site costs nothing until needed.
+  const auto* q = static_cast<const u8*>(p);
   if (!b.checked() && !is_shared(b, p) && reinterpret_cast<uintptr_t>(p) % bytes == 0) {
-    static thread_local const Allocation* last = nullptr;
-    const auto* q = static_cast<const u8*>(p);
-    if (last && !last->freed && last->device == b.launch->device && q >= last->base &&
-        q + bytes <= last->base + last->bytes)
-      return;
-    last = Memory::instance().find(p);
+    const uintptr_t page = reinterpret_cast<uintptr_t>(p) >> 12;
+    Block::Found& slot = b.found[(page ^ page >> 6) & 63];
+    if (slot.page != page) slot = {page, Memory::instance().find(p)};
+    const Allocation* a = slot.allocation;
+    if (a && !a->freed && a->device == b.launch->device && q >= a->base && q + bytes <= a->base + a->bytes) return;
   }
   check(b, p, bytes, bytes, {u8(kind == Access::write ? kWrite : 0), where_of(at), f.id});
 }

@@ -155,6 +155,8 @@ struct Block {
   void* main_stack_pointer = nullptr;
   Failure failure;
   RaceState race;
+  // Unchecked twins: allocations found lately, by page. No two allocations share a page.
+  struct Found { uintptr_t page = 0; const Allocation* allocation = nullptr; } found[64];
 
   Mode mode() const { return launch->schedule.mode; }
   bool checked() const { return launch->checked; }

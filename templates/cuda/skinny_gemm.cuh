@@ -17,7 +17,7 @@ struct SkinnyGemm {
     const int t = threadIdx.x, lane = t & 31, warp = t >> 5, n0 = blockIdx.x * kBN, split = blockIdx.y;
     const int slice = (K / 8 + SPLITS - 1) / SPLITS * 8, k_begin = split * slice;
     const int k_end = k_begin + slice < K ? k_begin + slice : K;
-    float acc[kRows][MAX_M] = {};
+    float acc[MAX_M][kRows] = {};
     grid_wait();
     for (int k = k_begin + lane * 8; k < k_end; k += 256) {
       Vec16 w[kRows];
@@ -34,17 +34,15 @@ struct SkinnyGemm {
           for (int r = 0; r < kRows; r++)
             LLMC_UNROLL
             for (int j = 0; j < 4; j++)
-              acc[r][m] += bf16_lo(w[r].x[j]) * bf16_lo(a.x[j]) + bf16_hi(w[r].x[j]) * bf16_hi(a.x[j]);
+              acc[m][r] += bf16_lo(w[r].x[j]) * bf16_lo(a.x[j]) + bf16_hi(w[r].x[j]) * bf16_hi(a.x[j]);
         }
       }
     }
     LLMC_UNROLL
-    for (int r = 0; r < kRows; r++)
-      LLMC_UNROLL
-      for (int m = 0; m < MAX_M; m++) {
-        const float sum = warp_sum(acc[r][m]);
-        if (lane == 0) tile[m * kBN + warp * kRows + r] = sum;
-      }
+    for (int m = 0; m < MAX_M; m++) {
+      const float sum = warp_sum4(acc[m]);
+      if (lane % 8 == 0) tile[m * kBN + warp * kRows + lane / 8] = sum;
+    }
     __syncthreads();
     if (SPLITS > 1 && !add_partials(tile, last, workspace, counters, M, N, n0, split)) return;
     grid_launch_dependents();

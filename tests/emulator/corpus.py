@@ -23,12 +23,17 @@ class Bug:
     run: Callable[[Emulator, Kernel], None]
     expect: str
 
-    def text(self, bug: bool) -> str:
-        return ("#define BUG 1\n" if bug else "#define FINE 1\n") + '#include "device.cuh"\n' + self.source + "LLMC_EXPORT(k)\n"
-
     def line(self) -> int:
-        """Of the marked line in text(True)."""
-        return 1 + next(i for i, row in enumerate(self.text(True).splitlines()) if "// HERE" in row)
+        """Of the marked line in `source`."""
+        return 1 + next(i for i, row in enumerate(self.source.splitlines()) if "// HERE" in row)
+
+
+def translation_unit(planted: bool) -> str:
+    """All kernels in one source, k0, k1, ...; to the compiler each is a file bug.cu of its own."""
+    parts = ['#include "device.cuh"', "#define BUG 1" if planted else "#define FINE 1"]
+    for i, bug in enumerate(BUGS):
+        parts += ['#line 1 "bug.cu"', bug.source.replace(" k(", f" k{i}(", 1), f"LLMC_EXPORT(k{i})"]
+    return "\n".join(parts)
 
 
 def out64(threads: int = 64, smem: int = 1024, grid: int = 1, size: int = 64) -> Callable[[Emulator, Kernel], None]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from corpus import BUGS, Bug
+from corpus import BUGS, Bug, translation_unit
 
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
@@ -16,8 +15,8 @@ REQUIRED = 15
 
 
 def _kernel(emulator: Emulator, bug: Bug, planted: bool) -> Kernel:
-    twin: Path = build_twin(bug.text(planted), [TEMPLATES], checked=True, name="bug.cu")
-    kernel = emulator.kernel(twin, "k")
+    twin = build_twin(translation_unit(planted), [TEMPLATES], checked=True, name="bugs.cu")
+    kernel = emulator.kernel(twin, f"k{BUGS.index(bug)}")
     kernel.bug = planted  # type: ignore[attr-defined]
     emulator.set_checked(True)
     return kernel
