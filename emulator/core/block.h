@@ -63,7 +63,7 @@ struct Warp { u32 arrived = 0, mask = 0; const char* name = nullptr; Site at{}; 
 struct Barrier {
   u32 arrived = 0, need = 0;
   std::vector<u32> waiters;
-  std::vector<std::pair<u32, u32>> lines;  // (warp, source line) of this generation's arrivals
+  u32 line_of_warp[kMaxThreads / 32] = {};  // where each warp arrived in this generation; 0: it has not
   Clock clock;
   Site at{};
 };

@@ -110,8 +110,10 @@ void check_nothing_in_flight(Fiber& f) {
   for (const PendingCopy& store : f.stores.queue)
     if (!store.read_done)
       misuse(store.at, "thread exits while its TMA store may still read shared memory (tma_wait_read is missing)");
-  cp_async_commit({});  // what the thread never waited for completes with it
-  cp_async_wait(0, {});
+  if (!f.copies.queue.empty()) {  // what the thread never waited for completes with it
+    cp_async_commit({});
+    cp_async_wait(0, {});
+  }
   if (b.live > 1) return;
   if (!b.loads.empty()) misuse(b.loads.front().at, "block exits while a TMA load into its shared memory is in flight");
   for (const Warpgroup& g : b.warpgroups)

@@ -17,10 +17,10 @@ void arrive(u32 id, u32 count, Site at, bool wait, const char* name) {
   if (!bar.arrived) bar.need = need;
   if (bar.need != need) misuse(at, text("barrier %u: expects %u threads here, %u at %s", id, need, bar.need,
                                         describe(where_of(bar.at)).c_str()));
-  for (auto [warp, line] : bar.lines)
-    if (warp == f.warp && line != at.line)
-      misuse(at, text("divergent barrier: warp %u is also at line %u of the same file in barrier %u", warp, line, id));
-  bar.lines.emplace_back(f.warp, at.line);
+  u32& line = bar.line_of_warp[f.warp];
+  if (line && line != at.line)
+    misuse(at, text("divergent barrier: warp %u is also at line %u of the same file in barrier %u", f.warp, line, id));
+  line = at.line;
   bar.at = at;
   if (b.checked()) {
     clock_join(bar.clock, b.race.row(f.id), b.race.stride);
