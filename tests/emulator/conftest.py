@@ -17,3 +17,15 @@ def emulator():  # type: ignore[no-untyped-def]
     from llmc.emulator.session import Emulator
 
     return Emulator()
+
+
+@pytest.fixture(autouse=True)
+def fresh(emulator):  # type: ignore[no-untyped-def]
+    """Each test begins without an error, in the forward schedule, with copies watched by the race detector."""
+    from llmc.emulator.session import Mode, Schedule
+
+    emulator.reset()
+    emulator.set_checked(True)
+    emulator.set_schedule(Schedule(Mode.FORWARD))
+    yield
+    emulator.reset()
