@@ -68,7 +68,10 @@ def matching(counts: collections.Counter[str], prefix: str) -> int:
 
 def violations(cubin: bytes, kernel: str, budget: Budget) -> list[str]:
     """Everything in which the kernel exceeds its budget; empty when it keeps it."""
-    r, counts = resources(cubin)[kernel], opcodes(cubin)[kernel]
+    return judge(resources(cubin)[kernel], opcodes(cubin)[kernel], budget)
+
+
+def judge(r: Resources, counts: collections.Counter[str], budget: Budget) -> list[str]:
     found = []
     if r.local or r.stack:
         found.append(f"{r.stack} B of stack and {r.local} B of local memory per thread, expected none")
