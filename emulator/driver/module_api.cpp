@@ -31,7 +31,7 @@ CUresult check_launch(const Launch& l) {
                emu::text("%u registers x %lu threads exceed the %d of a multiprocessor", f.facts.registers, threads, s.regs_sm));
   size_t param_bytes = 0;
   for (auto& p : l.params) param_bytes += p.size;
-  if (param_bytes > 4096) return bad(CUDA_ERROR_INVALID_VALUE, emu::text("%zu bytes of parameters: the limit is 4096", param_bytes));
+  if (param_bytes > 32764) return bad(CUDA_ERROR_INVALID_VALUE, emu::text("%zu bytes of parameters: the limit is 32764", param_bytes));
   return CUDA_SUCCESS;
 }
 
