@@ -1,7 +1,8 @@
 """Compiles the emulator's C++: the fake driver (`libcuda.so.1`, and the same as `libllmc_emu.so`) and twins.
 
 Everything is cached by content: the key covers every source byte, the flags and the compiler's version.
-`libcuda.so.1` lies alone in its folder, so that only a process whose LD_LIBRARY_PATH names that folder finds it.
+`libcuda.so.1` lies alone in its folder, so that only a process whose LD_LIBRARY_PATH names that folder
+finds it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class HostCompiler:
 
 @cache
 def _version(command: tuple[str, ...]) -> str:
-    return subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    return subprocess.run(
+        [*command, "--version"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[0]
 
 
 def cache_dir() -> Path:
@@ -71,13 +74,16 @@ def cache_dir() -> Path:
 
 
 def cuda_include() -> Path:
-    """Folder of cuda.h from the `nvidia-cuda-runtime` wheel (extra `cuda`); BuildError when it is not installed."""
+    """Folder of cuda.h from the `nvidia-cuda-runtime` wheel (extra `cuda`); BuildError when it is not
+    installed."""
     for entry in sys.path:
         folder = Path(entry) / "nvidia" / "cu13" / "include"
         if (folder / "cuda.h").is_file():
             return folder
-    raise BuildError("cuda.h not found on sys.path: expected nvidia/cu13/include of the wheel "
-                     "nvidia-cuda-runtime; install llmc[cuda]")  # fmt: skip
+    raise BuildError(
+        "cuda.h not found on sys.path: expected nvidia/cu13/include of the wheel "
+        "nvidia-cuda-runtime; install llmc[cuda]"
+    )
 
 
 def _digest(*parts: bytes | str) -> str:
@@ -114,7 +120,9 @@ def build_driver(compiler: HostCompiler | None = None) -> Driver:
     compiler = compiler or HostCompiler.default()
     include = cuda_include()
     sources = sorted([*(ROOT / "core").glob("*.cpp"), *(ROOT / "driver").glob("*.cpp")])
-    headers = sorted([*(ROOT / "core").glob("*.h"), *(ROOT / "driver").glob("*.h"), *TWIN_INCLUDE.glob("*.h")])
+    headers = sorted(
+        [*(ROOT / "core").glob("*.h"), *(ROOT / "driver").glob("*.h"), *TWIN_INCLUDE.glob("*.h")]
+    )
     flags = [*_COMMON, *compiler.arch_flags(), "-O2", "-Wall", "-Wextra", f"-I{include}"]
     base = _digest(*[h.read_bytes() for h in headers], *_COMMON, compiler.version())
     objects = {s: cache_dir() / "objects" / f"{s.stem}-{_digest(base, s.read_bytes())}.o" for s in sources}
@@ -139,8 +147,19 @@ def build_driver(compiler: HostCompiler | None = None) -> Driver:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        _run([*compiler.command, *_link_flags(compiler), "-shared", f"-Wl,-soname,{soname}", *map(str, objects.values()),
-              "-o", str(temporary), "-lpthread", "-ldl"])  # fmt: skip
+        _run(
+            [
+                *compiler.command,
+                *_link_flags(compiler),
+                "-shared",
+                f"-Wl,-soname,{soname}",
+                *map(str, objects.values()),
+                "-o",
+                str(temporary),
+                "-lpthread",
+                "-ldl",
+            ]
+        )
         _publish(temporary, path)
     return Driver(library, fake.parent)
 
@@ -152,23 +171,49 @@ def _link_flags(compiler: HostCompiler) -> tuple[str, ...]:
 def twin_flags(compiler: HostCompiler, checked: bool) -> list[str]:
     """Flags of a twin. Checked twins are instrumented at every load and store, so nothing may be vectorised:
     the instrumentation pass skips accesses wider than 16 bytes."""
-    flags = [*_COMMON, *compiler.arch_flags(), "-x", "c++", "-DLLMC_EMU", "-fno-exceptions", "-fno-rtti", f"-I{TWIN_INCLUDE}", "-Wno-unknown-pragmas", "-w"]
+    flags = [
+        *_COMMON,
+        *compiler.arch_flags(),
+        "-x",
+        "c++",
+        "-DLLMC_EMU",
+        "-fno-exceptions",
+        "-fno-rtti",
+        f"-I{TWIN_INCLUDE}",
+        "-Wno-unknown-pragmas",
+        "-w",
+    ]
     if not checked:
         return [*flags, "-O2"]
     flags += ["-O1", "-fsanitize=thread", "-include", str(TWIN_INCLUDE / "hooks.h")]
     # Indices beyond a local array trap as well: the hooks leave a thread's own stack alone.
-    flags += ["-fsanitize=bounds", "-fsanitize-trap=bounds" if compiler.clang else "-fsanitize-undefined-trap-on-error"]
+    flags += [
+        "-fsanitize=bounds",
+        "-fsanitize-trap=bounds" if compiler.clang else "-fsanitize-undefined-trap-on-error",
+    ]
     if compiler.clang:
-        return [*flags, "-fno-vectorize", "-fno-slp-vectorize", "-mllvm", "-tsan-instrument-read-before-write"]
+        return [
+            *flags,
+            "-fno-vectorize",
+            "-fno-slp-vectorize",
+            "-mllvm",
+            "-tsan-instrument-read-before-write",
+        ]
     return [*flags, "-fno-tree-vectorize"]
 
 
 def build_twin(
-    source: str, includes: Sequence[Path], *, checked: bool, compiler: HostCompiler | None = None, name: str = "kernel.cu"
+    source: str,
+    includes: Sequence[Path],
+    *,
+    checked: bool,
+    compiler: HostCompiler | None = None,
+    name: str = "kernel.cu",
 ) -> Path:
     """Compiles CUDA source (which includes device.cuh) to a twin; returns the cached shared object.
 
-    `checked` twins report races, uninitialised reads, and every bad access by source line, and run on one core.
+    `checked` twins report races, uninitialised reads, and every bad access by source line, and run on
+    one core.
     Raises BuildError with the compiler's message.
     """
     compiler = compiler or HostCompiler.default()

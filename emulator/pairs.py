@@ -1,4 +1,5 @@
-"""Pairs of cubin and twin: a folder in which the emulated driver finds a cubin's twin by the cubin's content."""
+"""Pairs of cubin and twin: a folder in which the emulated driver finds a cubin's twin by the cubin's
+content."""
 
 from __future__ import annotations
 

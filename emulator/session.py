@@ -1,6 +1,7 @@
 """Launches twins from Python through the emulated driver, without cuda-python: for tests of kernels.
 
-One emulator per process (the driver is initialised once). Arguments of a launch are DeviceArray (pointer), int
+One emulator per process (the driver is initialised once). Arguments of a launch are DeviceArray
+(pointer), int
 (int32), float (float32), or bytes (passed by value, e.g. a tensor map).
 """
 
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
 from llmc.emulator.build import Driver, build_driver
 from llmc.emulator.devices import H100, Device, environment
 
@@ -49,7 +49,9 @@ class CudaError(RuntimeError):
 class DeviceArray:
     """Device memory with numpy's shape and dtype; freed by `free()` or with the emulator's reset."""
 
-    def __init__(self, emulator: Emulator, pointer: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+    def __init__(
+        self, emulator: Emulator, pointer: int, shape: tuple[int, ...], dtype: npt.DTypeLike
+    ) -> None:
         self._emulator = emulator
         self.pointer = pointer
         self.shape = shape
@@ -61,8 +63,12 @@ class DeviceArray:
 
     def numpy(self) -> np.ndarray:
         out = np.empty(self.shape, self.dtype)
-        self._emulator.call("cuMemcpyDtoH_v2", ctypes.c_void_p(out.ctypes.data), ctypes.c_uint64(self.pointer),
-                            ctypes.c_size_t(self.nbytes))  # fmt: skip
+        self._emulator.call(
+            "cuMemcpyDtoH_v2",
+            ctypes.c_void_p(out.ctypes.data),
+            ctypes.c_uint64(self.pointer),
+            ctypes.c_size_t(self.nbytes),
+        )
         return out
 
     def free(self) -> None:
@@ -73,7 +79,12 @@ Argument = DeviceArray | int | float | bytes
 
 
 class _LaunchAttribute(ctypes.Structure):  # CUlaunchAttribute: id, padding, 64 bytes of value
-    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
+    _fields_ = (
+        ("id", ctypes.c_uint),
+        ("pad", ctypes.c_char * 4),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    )
 
 
 class _LaunchConfig(ctypes.Structure):  # CUlaunchConfig
@@ -93,9 +104,15 @@ class Kernel:
         self.opt_in = True  # ask for more than 48 KiB of shared memory when a launch needs it
 
     def __call__(
-        self, grid: tuple[int, ...], block: int, smem_bytes: int, *args: Argument,
-        stream: int = 0, programmatic: bool = False, wait: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        grid: tuple[int, ...],
+        block: int,
+        smem_bytes: int,
+        *args: Argument,
+        stream: int = 0,
+        programmatic: bool = False,
+        wait: bool = True,
+    ) -> None:
         """Launches and waits. grid: up to three extents; block: threads. Raises CudaError.
 
         programmatic: as a programmatic dependent launch on the kernel before it in the stream."""
@@ -106,7 +123,9 @@ class Kernel:
         params = (ctypes.c_void_p * max(1, len(holders)))(*[ctypes.addressof(h) for h in holders])
         g = [*grid, 1, 1][:3]
         attribute = _LaunchAttribute(id=6, value=1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        config = _LaunchConfig(*g, block, 1, 1, smem_bytes, stream, ctypes.pointer(attribute), int(programmatic))
+        config = _LaunchConfig(
+            *g, block, 1, 1, smem_bytes, stream, ctypes.pointer(attribute), int(programmatic)
+        )
         emulator.call("cuLaunchKernelEx", ctypes.byref(config), self._handle, params, None)
         if wait:
             emulator.call("cuCtxSynchronize")
@@ -150,7 +169,9 @@ class Emulator:
         self._lib.llmcEmuReset()
 
     def set_schedule(self, schedule: Schedule, workers: int = 0) -> None:
-        self._lib.llmcEmuSetSchedule(ctypes.c_uint(schedule.mode), ctypes.c_uint64(schedule.seed), ctypes.c_uint(workers))
+        self._lib.llmcEmuSetSchedule(
+            ctypes.c_uint(schedule.mode), ctypes.c_uint64(schedule.seed), ctypes.c_uint(workers)
+        )
 
     def set_checked(self, on: bool) -> None:
         """Whether copies take part in race detection (kernels do when their twin is a checked one)."""
@@ -173,8 +194,12 @@ class Emulator:
         """Copies a numpy array to the device."""
         values = np.ascontiguousarray(values)
         out = self.empty(values.shape, values.dtype)
-        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(out.pointer), ctypes.c_void_p(values.ctypes.data),
-                  ctypes.c_size_t(values.nbytes))  # fmt: skip
+        self.call(
+            "cuMemcpyHtoD_v2",
+            ctypes.c_uint64(out.pointer),
+            ctypes.c_void_p(values.ctypes.data),
+            ctypes.c_size_t(values.nbytes),
+        )
         return out
 
     def tensor_map(self, array: DeviceArray, box: tuple[int, ...], swizzle: int) -> bytes:
@@ -186,11 +211,21 @@ class Emulator:
         strides = [array.dtype.itemsize * int(np.prod(dims[: i + 1])) for i in range(rank - 1)]
         raw = ctypes.create_string_buffer(192)
         start = -ctypes.addressof(raw) % 64
-        self.call("cuTensorMapEncodeTiled", ctypes.c_void_p(ctypes.addressof(raw) + start), ctypes.c_int(kind),
-                  ctypes.c_uint(rank), ctypes.c_void_p(array.pointer), (ctypes.c_uint64 * rank)(*dims),
-                  (ctypes.c_uint64 * max(1, rank - 1))(*strides), (ctypes.c_uint * rank)(*box[::-1]),
-                  (ctypes.c_uint * rank)(*[1] * rank), ctypes.c_int(0),
-                  ctypes.c_int({0: 0, 32: 1, 64: 2, 128: 3}[swizzle]), ctypes.c_int(2), ctypes.c_int(0))  # fmt: skip
+        self.call(
+            "cuTensorMapEncodeTiled",
+            ctypes.c_void_p(ctypes.addressof(raw) + start),
+            ctypes.c_int(kind),
+            ctypes.c_uint(rank),
+            ctypes.c_void_p(array.pointer),
+            (ctypes.c_uint64 * rank)(*dims),
+            (ctypes.c_uint64 * max(1, rank - 1))(*strides),
+            (ctypes.c_uint * rank)(*box[::-1]),
+            (ctypes.c_uint * rank)(*[1] * rank),
+            ctypes.c_int(0),
+            ctypes.c_int({0: 0, 32: 1, 64: 2, 128: 3}[swizzle]),
+            ctypes.c_int(2),
+            ctypes.c_int(0),
+        )
         return raw.raw[start : start + 128]
 
     def graph(self) -> Graph:
@@ -206,23 +241,38 @@ class Graph:
         emulator.call("cuGraphCreate", ctypes.byref(self._handle), ctypes.c_uint(0))
 
     def kernel(
-        self, after: Sequence[int], kernel: Kernel, grid: tuple[int, ...], block: int, smem_bytes: int, *args: Argument
+        self,
+        after: Sequence[int],
+        kernel: Kernel,
+        grid: tuple[int, ...],
+        block: int,
+        smem_bytes: int,
+        *args: Argument,
     ) -> int:
         """Adds a node that runs after the nodes `after`; returns its handle."""
         holders = [_by_value(a) for a in args]
         params = (ctypes.c_void_p * max(1, len(holders)))(*[ctypes.addressof(h) for h in holders])
         g = [*grid, 1, 1][:3]
         node = ctypes.c_void_p()
-        node_params = _KernelNodeParams(kernel._handle, *g, block, 1, 1, smem_bytes, ctypes.cast(params, ctypes.c_void_p))
-        self._emulator.call("cuGraphAddKernelNode_v2", ctypes.byref(node), self._handle,
-                            (ctypes.c_void_p * max(1, len(after)))(*after), ctypes.c_size_t(len(after)),
-                            ctypes.byref(node_params))  # fmt: skip
+        node_params = _KernelNodeParams(
+            kernel._handle, *g, block, 1, 1, smem_bytes, ctypes.cast(params, ctypes.c_void_p)
+        )
+        self._emulator.call(
+            "cuGraphAddKernelNode_v2",
+            ctypes.byref(node),
+            self._handle,
+            (ctypes.c_void_p * max(1, len(after)))(*after),
+            ctypes.c_size_t(len(after)),
+            ctypes.byref(node_params),
+        )
         assert node.value is not None
         return node.value
 
     def instantiate(self) -> GraphExec:
         handle = ctypes.c_void_p()
-        self._emulator.call("cuGraphInstantiateWithFlags", ctypes.byref(handle), self._handle, ctypes.c_ulonglong(0))
+        self._emulator.call(
+            "cuGraphInstantiateWithFlags", ctypes.byref(handle), self._handle, ctypes.c_ulonglong(0)
+        )
         return GraphExec(self._emulator, handle)
 
 

@@ -1,4 +1,5 @@
-"""Paged attention: decode (split KV, with its combine kernel) and prefill; the rotary embedding before both."""
+"""Paged attention: decode (split KV, with its combine kernel) and prefill; the rotary embedding before
+both."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ class DecodeAttentionParams:
     def __post_init__(self) -> None:
         check(self.head_dim in (64, 128), f"head_dim {self.head_dim} is not 64 or 128")
         check(1 <= self.group <= 8, f"group {self.group} is not in 1..8")
-        check(self.page > 0 and self.split % self.page == 0, f"split {self.split} is not whole pages of {self.page}")
+        check(
+            self.page > 0 and self.split % self.page == 0,
+            f"split {self.split} is not whole pages of {self.page}",
+        )
 
     @property
     def threads(self) -> int:
@@ -45,7 +49,11 @@ class DecodeAttentionParams:
         return rejects_smem(self, target)
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(128, 300 + 100 * self.group, {"LDG.E.128": 2, "SHFL.BFLY": 3 * self.group, "MUFU.EX2": 2 * self.group})
+        return Budget(
+            128,
+            300 + 100 * self.group,
+            {"LDG.E.128": 2, "SHFL.BFLY": 3 * self.group, "MUFU.EX2": 2 * self.group},
+        )
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,12 @@ class PrefillAttentionParams:
 
     def budget(self, target: CudaTarget) -> Budget:
         mma = 2 * (self.head_dim // 16) * 8
-        return Budget(255, 500 + 10 * mma, {"LDGSTS.E.BYPASS.128": 3 * self.head_dim // 16, "MUFU.EX2": 32},
-                      {"HMMA.16816.F32.BF16": mma, "LDSM.16.MT88.4": self.head_dim // 4})  # fmt: skip
+        return Budget(
+            255,
+            500 + 10 * mma,
+            {"LDGSTS.E.BYPASS.128": 3 * self.head_dim // 16, "MUFU.EX2": 32},
+            {"HMMA.16816.F32.BF16": mma, "LDSM.16.MT88.4": self.head_dim // 4},
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +103,10 @@ class RopeAppendParams:
     template: ClassVar[str] = "rope_append"
 
     def __post_init__(self) -> None:
-        check(self.head_dim % 64 == 0 and self.head_dim <= 256, f"head_dim {self.head_dim} is not a multiple of 64 to 256")
+        check(
+            self.head_dim % 64 == 0 and self.head_dim <= 256,
+            f"head_dim {self.head_dim} is not a multiple of 64 to 256",
+        )
         check(self.page >= 1, "page is positive")
 
     @property

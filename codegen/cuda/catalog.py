@@ -1,4 +1,5 @@
-"""The kernels this project builds and tests for a target: one representative configuration of each variant."""
+"""The kernels this project builds and tests for a target: one representative configuration of each
+variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The portable GEMM (cp.async, ldmatrix, mma.sync), the Hopper GEMM (TMA, wgmma) and the skinny GEMM of decode."""
+"""The portable GEMM (cp.async, ldmatrix, mma.sync), the Hopper GEMM (TMA, wgmma) and the skinny GEMM of
+decode."""
 
 from __future__ import annotations
 
@@ -23,8 +24,14 @@ class GemmParams:
 
     def __post_init__(self) -> None:
         for extent, warps in ((self.block_m, self.warps_m), (self.block_n, self.warps_n)):
-            check(warps > 0 and extent % (16 * warps) == 0, f"{extent} rows do not divide over {warps} warps of 16")
-            check(extent * 8 % self.threads == 0, f"{extent} rows of 8 chunks do not divide over {self.threads} threads")
+            check(
+                warps > 0 and extent % (16 * warps) == 0,
+                f"{extent} rows do not divide over {warps} warps of 16",
+            )
+            check(
+                extent * 8 % self.threads == 0,
+                f"{extent} rows of 8 chunks do not divide over {self.threads} threads",
+            )
         check(self.stages >= 2, f"stages {self.stages}: a pipeline needs 2")
 
     @property
@@ -51,9 +58,12 @@ class GemmParams:
         mma = wm // 16 * (wn // 8) * 4
         loads = (self.block_m + self.block_n) * 8 // self.threads
         registers = min(255, 65536 // (self.threads * self.blocks_per_sm) // 8 * 8)
-        return Budget(registers, 300 + 14 * mma + 60 * loads,
-                      {"LDGSTS.E.BYPASS.128": loads},
-                      {"HMMA.16816.F32.BF16": mma, "LDSM.16.M88.4": (wm + wn) // 16 * 4})  # fmt: skip
+        return Budget(
+            registers,
+            300 + 14 * mma + 60 * loads,
+            {"LDGSTS.E.BYPASS.128": loads},
+            {"HMMA.16816.F32.BF16": mma, "LDSM.16.M88.4": (wm + wn) // 16 * 4},
+        )
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,11 @@ class HopperGemmParams:
         return rejects_smem(self, target)
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(168, 400 + 10 * self.block_n, {f"HGMMA.64x{self.block_n}x16.F32.BF16": 4, "UTMALDG.2D": 2,
-                                                      "SYNCS": 6, "USETMAXREG": 2})  # fmt: skip
+        return Budget(
+            168,
+            400 + 10 * self.block_n,
+            {f"HGMMA.64x{self.block_n}x16.F32.BF16": 4, "UTMALDG.2D": 2, "SYNCS": 6, "USETMAXREG": 2},
+        )
 
 
 @dataclass(frozen=True)
@@ -129,4 +142,9 @@ class SkinnyGemmParams:
         return None
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(64 if self.max_m <= 4 else 128, 300 + 260 * self.max_m, {"LDG.E.128": 5}, {"SHFL.BFLY": 6 * self.max_m})
+        return Budget(
+            64 if self.max_m <= 4 else 128,
+            300 + 260 * self.max_m,
+            {"LDG.E.128": 5},
+            {"SHFL.BFLY": 6 * self.max_m},
+        )

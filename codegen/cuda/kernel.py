@@ -10,7 +10,6 @@ from functools import cache
 from typing import ClassVar, Protocol
 
 import jinja2
-
 from llmc.codegen.cuda.nvrtc import TEMPLATES, headers
 from llmc.codegen.cuda.target import CudaTarget
 
@@ -26,8 +25,13 @@ class Epilogue(enum.Enum):
 
     @property
     def cpp(self) -> str:
-        return {"none": "kNone", "bias": "kBias", "residual": "kResidual", "bias_residual": "kBiasResidual",
-                "swiglu": "kSwiglu"}[self.value]  # fmt: skip
+        return {
+            "none": "kNone",
+            "bias": "kBias",
+            "residual": "kResidual",
+            "bias_residual": "kBiasResidual",
+            "swiglu": "kSwiglu",
+        }[self.value]
 
     @property
     def has_bias(self) -> bool:
@@ -40,7 +44,8 @@ class Epilogue(enum.Enum):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on a kernel's SASS. `opcodes`: least count per opcode prefix (`LDGSTS.E.BYPASS.128` and the like);
+    """Limits on a kernel's SASS. `opcodes`: least count per opcode prefix (`LDGSTS.E.BYPASS.128` and the
+    like);
     `exact`: the very count. No kernel may spill or use local memory; that needs no entry."""
 
     max_registers: int
@@ -85,12 +90,15 @@ def rejects_smem(params: KernelParams, target: CudaTarget) -> str | None:
 @cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
     )
 
 
 def symbol_of(params: KernelParams) -> str:
-    """`<op>__<label>__<hash>`: the hash covers parameters, binder and every header, so a changed kernel is a new one."""
+    """`<op>__<label>__<hash>`: the hash covers parameters, binder and every header, so a changed kernel
+    is a new one."""
     text = (TEMPLATES / f"{params.template}.cu.j2").read_text()
     h = hashlib.sha256("\0".join([repr(params), text, *headers().values()]).encode()).hexdigest()[:8]
     return f"{params.template}__{params.label}__{h}"

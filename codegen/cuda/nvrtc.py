@@ -1,6 +1,7 @@
 """CUDA C++ to cubin through NVRTC, from its PyPI wheel: no nvcc, no driver, no GPU.
 
-NVRTC 13.0 is pinned because a cubin carries the compatibility data of the toolkit that made it: cubins of 13.0
+NVRTC 13.0 is pinned because a cubin carries the compatibility data of the toolkit that made it: cubins
+of 13.0
 load on drivers of the R580 series and newer, those of a later toolkit may ask for a later driver.
 """
 
@@ -40,7 +41,7 @@ class Compiled:
 
 
 def _check(result: tuple[object, ...]) -> object:
-    from cuda.bindings import nvrtc
+    from cuda.bindings import nvrtc  # type: ignore[import-untyped]
 
     if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"NVRTC: {result[0]}")
@@ -54,8 +55,9 @@ def version() -> tuple[int, int]:
 
     _, major, minor = nvrtc.nvrtcVersion()
     if (major, minor) != NVRTC_VERSION:
-        raise RuntimeError(f"NVRTC {major}.{minor} found, {NVRTC_VERSION[0]}.{NVRTC_VERSION[1]} expected: "
-                           "install llmc[cuda]")  # fmt: skip
+        raise RuntimeError(
+            f"NVRTC {major}.{minor} found, {NVRTC_VERSION[0]}.{NVRTC_VERSION[1]} expected: install llmc[cuda]"
+        )
     return major, minor
 
 
@@ -65,12 +67,22 @@ def headers(folder: Path = TEMPLATES) -> dict[str, str]:
 
 
 def options(arch: str) -> list[str]:
-    return [f"--gpu-architecture={arch}", "--std=c++17", "--device-as-default-execution-space",
-            "--no-source-include", "--extra-device-vectorization"]  # fmt: skip
+    return [
+        f"--gpu-architecture={arch}",
+        "--std=c++17",
+        "--device-as-default-execution-space",
+        "--no-source-include",
+        "--extra-device-vectorization",
+    ]
 
 
 def compile_cubin(
-    source: str, arch: str, *, name: str = "kernel.cu", extra: Sequence[str] = (), files: dict[str, str] | None = None
+    source: str,
+    arch: str,
+    *,
+    name: str = "kernel.cu",
+    extra: Sequence[str] = (),
+    files: dict[str, str] | None = None,
 ) -> Compiled:
     """Compiles one translation unit; `files` are the headers it may include (default: the templates').
     Raises CompileError with the compiler's messages."""
@@ -78,8 +90,15 @@ def compile_cubin(
 
     version()
     files = headers() if files is None else files
-    program = _check(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), len(files),
-                     [text.encode() for text in files.values()], [n.encode() for n in files]))  # fmt: skip
+    program = _check(
+        nvrtc.nvrtcCreateProgram(
+            source.encode(),
+            name.encode(),
+            len(files),
+            [text.encode() for text in files.values()],
+            [n.encode() for n in files],
+        )
+    )
     try:
         opts = [o.encode() for o in (*options(arch), *extra)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(opts), opts)
@@ -106,7 +125,8 @@ def cubin_key(source: str, arch: str, name: str) -> str:
 
 
 def cached_cubin(source: str, arch: str, cache: Path, *, name: str = "kernel.cu") -> Path:
-    """The compiled cubin's path below `cache`; compiles when it is not there yet. Files appear whole or not at all."""
+    """The compiled cubin's path below `cache`; compiles when it is not there yet. Files appear whole or
+    not at all."""
     final = cache / f"{re.sub(r'[^A-Za-z0-9_.]', '_', name)}-{arch}-{cubin_key(source, arch, name)}.cubin"
     if not final.exists():
         compiled = compile_cubin(source, arch, name=name)

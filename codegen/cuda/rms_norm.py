@@ -17,8 +17,13 @@ class RmsNormParams:
     template: ClassVar[str] = "rms_norm"
 
     def __post_init__(self) -> None:
-        check(self.hidden > 0 and self.hidden % 8 == 0, f"hidden {self.hidden} is not a positive multiple of 8")
-        check(self.threads % 32 == 0 and 32 <= self.threads <= 1024, f"threads {self.threads}: whole warps up to 1024")
+        check(
+            self.hidden > 0 and self.hidden % 8 == 0, f"hidden {self.hidden} is not a positive multiple of 8"
+        )
+        check(
+            self.threads % 32 == 0 and 32 <= self.threads <= 1024,
+            f"threads {self.threads}: whole warps up to 1024",
+        )
 
     @property
     def label(self) -> str:
@@ -37,4 +42,8 @@ class RmsNormParams:
 
     def budget(self, target: CudaTarget) -> Budget:
         vectors = -(-self.hidden // 8 // self.threads)
-        return Budget(32 + 12 * vectors, 140 + 130 * vectors, {"LDG.E.128": vectors, "STG.E.128": vectors, "MUFU.RSQ": 1})
+        return Budget(
+            32 + 12 * vectors,
+            140 + 130 * vectors,
+            {"LDG.E.128": vectors, "STG.E.128": vectors, "MUFU.RSQ": 1},
+        )

@@ -38,7 +38,9 @@ def _run(name: str, options: Sequence[str], cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
         f.write(cubin)
         f.flush()
-        return subprocess.run([tool(name), *options, f.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [tool(name), *options, f.name], capture_output=True, text=True, check=True
+        ).stdout
 
 
 def resources(cubin: bytes) -> dict[str, Resources]:
@@ -55,13 +57,16 @@ def opcodes(cubin: bytes) -> dict[str, collections.Counter[str]]:
     for line in _run("nvdisasm", ["-c"], cubin).splitlines():
         if m := re.match(r"\.text\.(\S+):", line):
             kernel = counts.setdefault(m[1], collections.Counter())
-        elif kernel is not None and (m := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9.]*[A-Za-z0-9_.]*)", line)):
+        elif kernel is not None and (
+            m := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9.]*[A-Za-z0-9_.]*)", line)
+        ):
             kernel[m[1]] += 1
     return counts
 
 
 def matching(counts: collections.Counter[str], prefix: str) -> int:
-    """Instructions whose opcode has every dot-separated part of `prefix`, in order (modifiers may lie between)."""
+    """Instructions whose opcode has every dot-separated part of `prefix`, in order (modifiers may lie
+    between)."""
     pattern = re.compile(r"(?:\.\w+)*\.".join(re.escape(part) for part in prefix.split(".")) + r"(\.|$)")
     return sum(n for op, n in counts.items() if pattern.match(op))
 

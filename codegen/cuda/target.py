@@ -9,7 +9,8 @@ KIB = 1 << 10
 
 @dataclass(frozen=True)
 class CudaTarget:
-    """Shared memory in bytes: most per block (opt-in) and per multiprocessor; registers per multiprocessor."""
+    """Shared memory in bytes: most per block (opt-in) and per multiprocessor; registers per
+    multiprocessor."""
 
     arch: str
     features: frozenset[str]

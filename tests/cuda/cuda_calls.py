@@ -1,4 +1,5 @@
-"""Thin helpers over cuda-python for the scripts that run on the emulated driver (or on a GPU: nothing here knows)."""
+"""Thin helpers over cuda-python for the scripts that run on the emulated driver (or on a GPU: nothing
+here knows)."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def load(folder: Path, name: str, kernel: str | None = None, smem: int = 0) -> A
     module = ok(cu.cuModuleLoadData((folder / f"{name}.cubin").read_bytes()))
     function = ok(cu.cuModuleGetFunction(module, (kernel or name).encode()))
     if smem > 48 << 10:
-        ok(cu.cuFuncSetAttribute(function, cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem))
+        ok(
+            cu.cuFuncSetAttribute(
+                function, cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem
+            )
+        )
     return function
 
 
@@ -64,17 +69,34 @@ def params(args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """cuda-python's (values, types) of a launch: Ptr, int (i32), float (f32), CUtensorMap."""
     kinds: list[Any] = []
     for a in args:
-        kinds.append(ctypes.c_void_p if isinstance(a, Ptr) else ctypes.c_float if isinstance(a, float)
-                     else ctypes.c_int if isinstance(a, int) else None)  # fmt: skip
+        kinds.append(
+            ctypes.c_void_p
+            if isinstance(a, Ptr)
+            else ctypes.c_float
+            if isinstance(a, float)
+            else ctypes.c_int
+            if isinstance(a, int)
+            else None
+        )
     return tuple(int(a) if isinstance(a, Ptr) else a for a in args), tuple(kinds)
 
 
-def launch(function: Any, grid: Sequence[int], block: int, smem: int, args: Sequence[Any], stream: Any = 0) -> None:
+def launch(
+    function: Any, grid: Sequence[int], block: int, smem: int, args: Sequence[Any], stream: Any = 0
+) -> None:
     g = [*grid, 1, 1][:3]
     ok(cu.cuLaunchKernel(function, *g, block, 1, 1, smem, stream, params(args), 0))
 
 
-def add_node(graph: Any, after: Sequence[Any], function: Any, grid: Sequence[int], block: int, smem: int, args: Sequence[Any]) -> Any:
+def add_node(
+    graph: Any,
+    after: Sequence[Any],
+    function: Any,
+    grid: Sequence[int],
+    block: int,
+    smem: int,
+    args: Sequence[Any],
+) -> Any:
     p = cu.CUDA_KERNEL_NODE_PARAMS()
     p.func = function
     p.gridDimX, p.gridDimY, p.gridDimZ = [*grid, 1, 1][:3]

@@ -1,4 +1,5 @@
-"""Checks of the driver API through unmodified cuda-python: `driver_program.py FOLDER` prints one JSON line per check."""
+"""Checks of the driver API through unmodified cuda-python: `driver_program.py FOLDER` prints one JSON
+line per check."""
 
 from __future__ import annotations
 
@@ -74,7 +75,10 @@ def devices() -> None:
     assert b"H100" in ok(cu.cuDeviceGetName(64, dev))
     assert ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev)) == 132
     assert ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, dev)) == 9
-    assert ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, dev)) == 227 << 10
+    assert (
+        ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, dev))
+        == 227 << 10
+    )
     raises(R.CUDA_ERROR_INVALID_DEVICE, lambda: ok(cu.cuDeviceGet(2)))
 
 
@@ -141,7 +145,9 @@ def limits_of_a_launch() -> None:
     raises(R.CUDA_ERROR_INVALID_VALUE, launch, kernel("add"), (1,), 65, 0, args)  # compiled for 64
     raises(R.CUDA_ERROR_INVALID_VALUE, launch, kernel("many_registers"), (1,), 1025, 0, (p, 1))
     raises(R.CUDA_ERROR_INVALID_VALUE, launch, kernel("add"), (1, 65536), 64, 0, args)
-    report = raises(R.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, launch, kernel("many_registers"), (1,), 1024, 0, (p, 1))
+    report = raises(
+        R.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, launch, kernel("many_registers"), (1,), 1024, 0, (p, 1)
+    )
     assert "registers x 1024 threads" in report
     registers = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
     assert ok(cu.cuFuncGetAttribute(registers, kernel("many_registers"))) > 64
@@ -158,7 +164,9 @@ def errors_are_sticky_and_name_the_line() -> None:
     launch(kernel("beyond"), (1,), 64, 0, (p,))
     line = 1 + next(i for i, row in enumerate(SOURCE.splitlines()) if "to + threadIdx.x + 64" in row)
     report = raises(R.CUDA_ERROR_ILLEGAL_ADDRESS, lambda: ok(cu.cuStreamSynchronize(0)))
-    assert f"driver_program.cu:{line}" in report and "an illegal memory access was encountered" in report, report
+    assert f"driver_program.cu:{line}" in report and "an illegal memory access was encountered" in report, (
+        report
+    )
     raises(R.CUDA_ERROR_ILLEGAL_ADDRESS, alloc, 16)
     forget_error()
     ok(cu.cuMemFree(alloc(16)))
@@ -244,16 +252,32 @@ def launch_attributes() -> None:
 
 def _tensor_map(base: int, box: tuple[int, int], stride: int, swizzle: int = 3) -> None:
     u64, u32 = cu.cuuint64_t, cu.cuuint32_t
-    ok(cu.cuTensorMapEncodeTiled(
-        cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, base, [u64(128), u64(64)], [u64(stride)],
-        [u32(box[0]), u32(box[1])], [u32(1), u32(1)], cu.CUtensorMapInterleave(0), cu.CUtensorMapSwizzle(swizzle),
-        cu.CUtensorMapL2promotion(0), cu.CUtensorMapFloatOOBfill(0)))  # fmt: skip
+    ok(
+        cu.cuTensorMapEncodeTiled(
+            cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            2,
+            base,
+            [u64(128), u64(64)],
+            [u64(stride)],
+            [u32(box[0]), u32(box[1])],
+            [u32(1), u32(1)],
+            cu.CUtensorMapInterleave(0),
+            cu.CUtensorMapSwizzle(swizzle),
+            cu.CUtensorMapL2promotion(0),
+            cu.CUtensorMapFloatOOBfill(0),
+        )
+    )
 
 
 def tensor_maps_have_limits() -> None:
     p = alloc(1 << 16)
     _tensor_map(p, (64, 64), 256)
-    for base, box, stride in ((p + 8, (64, 64), 256), (p, (128, 64), 256), (p, (64, 257), 256), (p, (64, 64), 264)):
+    for base, box, stride in (
+        (p + 8, (64, 64), 256),
+        (p, (128, 64), 256),
+        (p, (64, 257), 256),
+        (p, (64, 64), 264),
+    ):
         raises(R.CUDA_ERROR_INVALID_VALUE, _tensor_map, base, box, stride)
 
 
@@ -274,10 +298,21 @@ def peer_access() -> None:
     assert value(near) == 3
 
 
-CHECKS = [devices, memory_is_poisoned_counted_and_finite, pools_free_in_stream_order, streams_are_lazy,
-          elapsed_time_between_events, limits_of_a_launch, another_architecture_is_refused, errors_are_sticky_and_name_the_line,
-          capture_follows_events, graphs_by_node_are_updated_and_relaunched, launch_attributes, tensor_maps_have_limits,
-          peer_access]  # fmt: skip
+CHECKS = [
+    devices,
+    memory_is_poisoned_counted_and_finite,
+    pools_free_in_stream_order,
+    streams_are_lazy,
+    elapsed_time_between_events,
+    limits_of_a_launch,
+    another_architecture_is_refused,
+    errors_are_sticky_and_name_the_line,
+    capture_follows_events,
+    graphs_by_node_are_updated_and_relaunched,
+    launch_attributes,
+    tensor_maps_have_limits,
+    peer_access,
+]
 
 
 def main() -> None:

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import references
-from ml_dtypes import bfloat16
-from references import Expected
-
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
@@ -20,6 +17,8 @@ from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
+from ml_dtypes import bfloat16
+from references import Expected
 
 # Rewrites n two-byte words of p with themselves.
 TOUCH = """#include "device.cuh"
@@ -42,8 +41,10 @@ def compare(what: str, got: np.ndarray, want: Expected) -> None:
     bad = ~(error <= want.tolerance)  # NaN is bad
     if bad.any():
         i = tuple(int(x) for x in np.argwhere(bad)[0])
-        raise Wrong(f"{what}: {bad.sum()} of {bad.size} values wrong, first at {i}: got {float(got[i])}, "
-                    f"expected {want.value[i]:.6g} +- {want.tolerance[i]:.2g}")  # fmt: skip
+        raise Wrong(
+            f"{what}: {bad.sum()} of {bad.size} values wrong, first at {i}: got {float(got[i])}, "
+            f"expected {want.value[i]:.6g} +- {want.tolerance[i]:.2g}"
+        )
 
 
 @dataclass
@@ -58,9 +59,17 @@ class Lab:
     _arrays: list[DeviceArray] = field(default_factory=list)
     _inputs: list[DeviceArray] = field(default_factory=list)
 
-    def launch(self, params: KernelParams, grid: tuple[int, ...], *args: Argument, suffix: str = "", block: int = 0,
-               smem_bytes: int | None = None) -> None:  # fmt: skip
-        """Launches on top of a kernel that rewrites every input, as its programmatic dependent: what the kernel
+    def launch(
+        self,
+        params: KernelParams,
+        grid: tuple[int, ...],
+        *args: Argument,
+        suffix: str = "",
+        block: int = 0,
+        smem_bytes: int | None = None,
+    ) -> None:
+        """Launches on top of a kernel that rewrites every input, as its programmatic dependent: what the
+        kernel
         reads before its grid_wait is a race."""
         touch = self._touch()
         for i, a in enumerate(self._inputs):  # a chain: the kernel is a dependent of each of them
@@ -71,7 +80,9 @@ class Lab:
     def _touch(self) -> Kernel:
         key = ("touch", "", self.checked, self.compiler.name)
         if key not in self._kernels:
-            twin = build_twin(TOUCH, [TEMPLATES], checked=self.checked, name="touch.cu", compiler=self.compiler)
+            twin = build_twin(
+                TOUCH, [TEMPLATES], checked=self.checked, name="touch.cu", compiler=self.compiler
+            )
             self._kernels[key] = self.emulator.kernel(twin, "touch")
         return self._kernels[key]
 
@@ -80,7 +91,13 @@ class Lab:
         key = (repr(params), suffix, self.checked, str(self.headers) + self.compiler.name)
         if key not in self._kernels:
             name = f"{params.template}.cu"
-            twin = build_twin(render(params, symbol), [self.headers], checked=self.checked, name=name, compiler=self.compiler)
+            twin = build_twin(
+                render(params, symbol),
+                [self.headers],
+                checked=self.checked,
+                name=name,
+                compiler=self.compiler,
+            )
             self._kernels[key] = self.emulator.kernel(twin, symbol + suffix)
         return self._kernels[key]
 
@@ -140,7 +157,9 @@ class GemmData:
     @staticmethod
     def make(shape: Shape, rng: np.random.Generator) -> GemmData:
         M, N, K = shape["M"], shape["N"], shape["K"]
-        return GemmData(normal(rng, M, K), normal(rng, N, K, scale=K**-0.5), normal(rng, N), normal(rng, M, N), M, N, K)
+        return GemmData(
+            normal(rng, M, K), normal(rng, N, K, scale=K**-0.5), normal(rng, N), normal(rng, M, N), M, N, K
+        )
 
     def device(self, lab: Lab, e: Epilogue) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """bias, residual, out. The residual is updated in place: out is its buffer."""
@@ -179,13 +198,17 @@ def _skinny_gemm(lab: Lab, p: SkinnyGemmParams, shape: Shape, rng: np.random.Gen
     workspace = lab.empty((p.splits, d.M, d.N), np.float32)
     counters = lab.array(np.zeros(tiles, np.uint32))
     partials = (workspace, counters) if p.splits > 1 else (_null(workspace), _null(counters))
-    lab.launch(p, (tiles, p.splits), lab.array(d.a), lab.array(d.w), bias, residual, out, *partials, d.M, d.N, d.K)
+    lab.launch(
+        p, (tiles, p.splits), lab.array(d.a), lab.array(d.w), bias, residual, out, *partials, d.M, d.N, d.K
+    )
     d.compare("skinny_gemm", out, p.epilogue)
     if p.splits > 1 and counters.numpy().any():
         raise Wrong("skinny_gemm: the counters are not zero again")
 
 
-def paged(rng: np.random.Generator, lens: tuple[int, ...], kv_heads: int, page: int, d: int) -> tuple[np.ndarray, ...]:
+def paged(
+    rng: np.random.Generator, lens: tuple[int, ...], kv_heads: int, page: int, d: int
+) -> tuple[np.ndarray, ...]:
     """k, v caches [pages, Hkv, page, D], a shuffled table [B, max_pages], and the dense k, v per sequence.
     Slots behind a sequence's end hold NaN: nobody may read them into a result."""
     max_pages = max(-(-n // page) for n in lens)
@@ -211,15 +234,36 @@ def _attention_decode(lab: Lab, p: DecodeAttentionParams, shape: Shape, rng: np.
     k, v, table, dense_k, dense_v = paged(rng, lens, kv_heads, p.page, p.head_dim)
     q = normal(rng, batch, heads, p.head_dim)
     splits = -(-max(lens) // p.split)
-    o, ml = lab.empty((batch, heads, splits, p.head_dim), np.float32), lab.empty((batch, heads, splits, 2), np.float32)
+    o, ml = (
+        lab.empty((batch, heads, splits, p.head_dim), np.float32),
+        lab.empty((batch, heads, splits, 2), np.float32),
+    )
     dlen, out = lab.array(np.array(lens, np.int32)), lab.empty((batch, heads, p.head_dim))
     scale = p.head_dim**-0.5
-    lab.launch(p, (splits, kv_heads, batch), lab.array(q), lab.array(k), lab.array(v), lab.array(table),
-                  dlen, o, ml, kv_heads, table.shape[1], scale * math.log2(math.e))  # fmt: skip
-    lab.launch(p, (heads, batch), o, ml, dlen, out, splits, suffix="__combine", block=p.head_dim, smem_bytes=0)
+    lab.launch(
+        p,
+        (splits, kv_heads, batch),
+        lab.array(q),
+        lab.array(k),
+        lab.array(v),
+        lab.array(table),
+        dlen,
+        o,
+        ml,
+        kv_heads,
+        table.shape[1],
+        scale * math.log2(math.e),
+    )
+    lab.launch(
+        p, (heads, batch), o, ml, dlen, out, splits, suffix="__combine", block=p.head_dim, smem_bytes=0
+    )
     got = out.numpy()
     for b in range(batch):
-        compare(f"attention_decode[{b}]", got[b : b + 1], references.attention(q[b : b + 1], dense_k[b], dense_v[b], scale))
+        compare(
+            f"attention_decode[{b}]",
+            got[b : b + 1],
+            references.attention(q[b : b + 1], dense_k[b], dense_v[b], scale),
+        )
 
 
 def _attention_prefill(lab: Lab, p: PrefillAttentionParams, shape: Shape, rng: np.random.Generator) -> None:
@@ -231,12 +275,26 @@ def _attention_prefill(lab: Lab, p: PrefillAttentionParams, shape: Shape, rng: n
     out = lab.empty(q.shape)
     scale = p.head_dim**-0.5
     grid = (max(1, -(-max(rows) // 64)), heads, len(lens))
-    lab.launch(p, grid, lab.array(q), lab.array(k), lab.array(v), lab.array(starts), lab.array(table),
-                  lab.array(np.array(lens, np.int32)), out, kv_heads, table.shape[1], scale * math.log2(math.e))  # fmt: skip
+    lab.launch(
+        p,
+        grid,
+        lab.array(q),
+        lab.array(k),
+        lab.array(v),
+        lab.array(starts),
+        lab.array(table),
+        lab.array(np.array(lens, np.int32)),
+        out,
+        kv_heads,
+        table.shape[1],
+        scale * math.log2(math.e),
+    )
     got = out.numpy()
     for b in range(len(lens)):
         part = slice(int(starts[b]), int(starts[b + 1]))
-        compare(f"attention_prefill[{b}]", got[part], references.attention(q[part], dense_k[b], dense_v[b], scale))
+        compare(
+            f"attention_prefill[{b}]", got[part], references.attention(q[part], dense_k[b], dense_v[b], scale)
+        )
 
 
 def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Generator) -> None:
@@ -250,11 +308,24 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
     cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
     q = lab.empty((tokens, heads, d))
     caches = [lab.array(np.zeros((pages, kv_heads, p.page, d), bfloat16)) for _ in range(2)]
-    lab.launch(p, (heads + 2 * kv_heads, tokens), lab.array(qkv), lab.array(cos), lab.array(sin),
-                  lab.array(position), lab.array(slot), q, *caches, heads, kv_heads)  # fmt: skip
+    lab.launch(
+        p,
+        (heads + 2 * kv_heads, tokens),
+        lab.array(qkv),
+        lab.array(cos),
+        lab.array(sin),
+        lab.array(position),
+        lab.array(slot),
+        q,
+        *caches,
+        heads,
+        kv_heads,
+    )
     x = references.f64(qkv)
     c, s = (references.f64(y)[position][:, None] for y in (cos, sin))
-    turned = np.concatenate([x[..., :half] * c - x[..., half:] * s, x[..., half:] * c + x[..., :half] * s], -1)
+    turned = np.concatenate(
+        [x[..., :half] * c - x[..., half:] * s, x[..., half:] * c + x[..., :half] * s], -1
+    )
     slack = (np.abs(x[..., :half]) + np.abs(x[..., half:])) * references.F32_SUM
     tol = np.abs(turned) * references.BF16_STEP + np.concatenate([slack, slack], -1)
     compare("rope q", q.numpy(), Expected(turned[:, :heads], tol[:, :heads]))

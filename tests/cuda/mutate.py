@@ -1,9 +1,11 @@
-"""Mutation testing of the kernels: deletes, one at a time, every synchronisation in the templates, and moves every
+"""Mutation testing of the kernels: deletes, one at a time, every synchronisation in the templates, and
+moves every
 bound by one; each mutant must be caught by the compiler, by a wrong result, or by a report of the emulator.
 
     python tests/cuda/mutate.py [--only SUBSTRING] [--jobs N]
 
-prints one line per mutant and the total; survivors must stand in HARMLESS with their reason, else exit status 1.
+prints one line per mutant and the total; survivors must stand in HARMLESS with their reason, else exit
+status 1.
 """
 
 from __future__ import annotations
@@ -21,18 +23,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harmless import HARMLESS  # noqa: E402
-from harness import Lab, Shape, Wrong  # noqa: E402
-
-from llmc.codegen.cuda import sass  # noqa: E402
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams  # noqa: E402
-from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams  # noqa: E402
-from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render  # noqa: E402
-from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers  # noqa: E402
-from llmc.codegen.cuda.rms_norm import RmsNormParams  # noqa: E402
-from llmc.codegen.cuda.target import TARGETS  # noqa: E402
-from llmc.emulator.build import BuildError  # noqa: E402
-from llmc.emulator.session import THREE_SCHEDULES, CudaError  # noqa: E402
+from harmless import HARMLESS
+from harness import Lab, Shape, Wrong
+from llmc.codegen.cuda import sass
+from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
+from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
+from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
+from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
+from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.target import TARGETS
+from llmc.emulator.build import BuildError
+from llmc.emulator.session import THREE_SCHEDULES, CudaError
 
 SYNC = re.compile(
     r"\b(__syncthreads|__syncwarp|__threadfence|cp_async_commit|cp_async_wait<[^>]*>|mbar_init|mbar_fence_init|"
@@ -46,20 +47,31 @@ NOT_A_BOUND = re.compile(r"static_assert|^\s*(//|#|template)| > top \?|> m\[g\] 
 _E = Epilogue
 _GEMM = [{"M": 65, "N": 80, "K": 264}, {"M": 64, "N": 64, "K": 64}, {"M": 1, "N": 16, "K": 520}]
 CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
-    "rms_norm.cuh": [(RmsNormParams(576, 128, True), {"rows": 2}), (RmsNormParams(1024, 128, False), {"rows": 1})],
+    "rms_norm.cuh": [
+        (RmsNormParams(576, 128, True), {"rows": 2}),
+        (RmsNormParams(1024, 128, False), {"rows": 1}),
+    ],
     "gemm.cuh": [(GemmParams(64, 64, 2, 2, 3, _E.NONE), s) for s in _GEMM],
-    "gemm_hopper.cuh": [(HopperGemmParams(64, 2, _E.NONE), {"M": 65, "N": 72, "K": 392}),
-                        (HopperGemmParams(64, 4, _E.NONE), {"M": 128, "N": 64, "K": 640})],
-    "skinny_gemm.cuh": [(SkinnyGemmParams(4, 3, _E.RESIDUAL), {"M": 3, "N": 40, "K": 520}),
-                        (SkinnyGemmParams(4, 1, _E.NONE), {"M": 4, "N": 32, "K": 256}),
-                        (SkinnyGemmParams(4, 2, _E.SWIGLU), {"M": 2, "N": 48, "K": 72})],
+    "gemm_hopper.cuh": [
+        (HopperGemmParams(64, 2, _E.NONE), {"M": 65, "N": 72, "K": 392}),
+        (HopperGemmParams(64, 4, _E.NONE), {"M": 128, "N": 64, "K": 640}),
+    ],
+    "skinny_gemm.cuh": [
+        (SkinnyGemmParams(4, 3, _E.RESIDUAL), {"M": 3, "N": 40, "K": 520}),
+        (SkinnyGemmParams(4, 1, _E.NONE), {"M": 4, "N": 32, "K": 256}),
+        (SkinnyGemmParams(4, 2, _E.SWIGLU), {"M": 2, "N": 48, "K": 72}),
+    ],
     "epilogue.cuh": [(GemmParams(64, 64, 2, 2, 3, e), {"M": 65, "N": 80, "K": 72}) for e in _E],
-    "attention_decode.cuh": [(DecodeAttentionParams(64, 3, 16, 64), {"lens": (1, 64, 130), "kv_heads": 2}),
-                             (DecodeAttentionParams(128, 2, 16, 64), {"lens": (15, 65), "kv_heads": 1})],
-    "attention_prefill.cuh": [(PrefillAttentionParams(64, 1, 16), {"lens": (1, 130), "rows": (1, 66), "kv_heads": 1}),
-                              (PrefillAttentionParams(64, 1, 16), {"lens": (64, 200), "rows": (64, 3), "kv_heads": 1})],
+    "attention_decode.cuh": [
+        (DecodeAttentionParams(64, 3, 16, 64), {"lens": (1, 64, 130), "kv_heads": 2}),
+        (DecodeAttentionParams(128, 2, 16, 64), {"lens": (15, 65), "kv_heads": 1}),
+    ],
+    "attention_prefill.cuh": [
+        (PrefillAttentionParams(64, 1, 16), {"lens": (1, 130), "rows": (1, 66), "kv_heads": 1}),
+        (PrefillAttentionParams(64, 1, 16), {"lens": (64, 200), "rows": (64, 3), "kv_heads": 1}),
+    ],
     "rope_append.cuh": [(RopeAppendParams(64, 16), {"tokens": 17, "heads": 3, "kv_heads": 2})],
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,8 @@ class Mutant:
         return f"{self.file}:{self.line}:{self.column} {self.old!r} -> {self.new!r}"
 
     def key(self, text: str) -> tuple[str, str, str, int]:
-        """Survives edits elsewhere in the file: the line's text, the change, and which of equal lines it is."""
+        """Survives edits elsewhere in the file: the line's text, the change, and which of equal lines it
+        is."""
         lines = text.splitlines()
         mine = lines[self.line - 1].strip()
         return self.file, mine, self.new or "deleted", sum(x.strip() == mine for x in lines[: self.line - 1])
@@ -97,7 +110,11 @@ def mutants(folder: Path = TEMPLATES) -> list[Mutant]:
             for m in SYNC.finditer(code):
                 declared = re.match(r"\s*(static )?LLMC_DEVICE", code)
                 if not declared:
-                    found.append(Mutant(file, number, m.start(), m[0], "(void)0" if "=" not in code[: m.start()] else "0u"))
+                    found.append(
+                        Mutant(
+                            file, number, m.start(), m[0], "(void)0" if "=" not in code[: m.start()] else "0u"
+                        )
+                    )
             for m in BOUND.finditer(code):
                 found.append(Mutant(file, number, m.start() + 1, m[1], SHIFT[m[1]]))
     return found
@@ -150,13 +167,21 @@ def main() -> int:
     with multiprocessing.get_context("spawn").Pool(args.jobs) as pool:
         for m, how in zip(todo, pool.imap(verdict, todo), strict=True):
             reason = HARMLESS.get(m.key((TEMPLATES / m.file).read_text()), "")
-            print(f"{'caught ' if how else 'excused' if reason else 'SURVIVED'} {m.name}  {(how or reason)[:220]}", flush=True)
+            print(
+                "caught " if how else "excused" if reason else "SURVIVED",
+                m.name,
+                (how or reason)[:220],
+                flush=True,
+            )
             if not how:
                 excused += bool(reason)
                 survivors += [] if reason else [m]
     caught = len(todo) - len(survivors) - excused
-    print(f"mutants {len(todo)}: caught {caught}, harmless {excused}, survived {len(survivors)}; "
-          f"{100 * caught / max(1, len(todo) - excused):.1f} % of those that matter, {100 * caught / max(1, len(todo)):.1f} % of all")  # fmt: skip
+    print(
+        f"mutants {len(todo)}: caught {caught}, harmless {excused}, survived {len(survivors)}; "
+        f"{100 * caught / max(1, len(todo) - excused):.1f} % of those that matter, "
+        f"{100 * caught / max(1, len(todo)):.1f} % of all"
+    )
     return bool(survivors)
 
 

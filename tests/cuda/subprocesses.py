@@ -1,4 +1,5 @@
-"""Runs a script of this folder in a process whose libcuda.so.1 is the emulator's: unmodified cuda-python on top."""
+"""Runs a script of this folder in a process whose libcuda.so.1 is the emulator's: unmodified cuda-python
+on top."""
 
 from __future__ import annotations
 
@@ -27,13 +28,20 @@ def build_source(source: str, name: str, folder: Path, arch: str, checked: bool)
     return path
 
 
-def build_pairs(kernels: Sequence[KernelParams], folder: Path, *, arch: str = "sm_90a", checked: bool = False) -> None:
+def build_pairs(
+    kernels: Sequence[KernelParams], folder: Path, *, arch: str = "sm_90a", checked: bool = False
+) -> None:
     for p in kernels:
         build_source(render(p), symbol_of(p), folder, arch, checked)
 
 
 def run(
-    script: str, *args: str, folder: Path, checked: bool = False, schedule: str = "forward", devices: Sequence[Device] = (H100,)
+    script: str,
+    *args: str,
+    folder: Path,
+    checked: bool = False,
+    schedule: str = "forward",
+    devices: Sequence[Device] = (H100,),
 ) -> subprocess.CompletedProcess[str]:
     env = os.environ | {
         "LD_LIBRARY_PATH": str(build_driver().folder),
@@ -42,5 +50,10 @@ def run(
         "LLMC_EMU_SCHEDULE": schedule,
         "LLMC_EMU_DEVICES": environment(list(devices)),
     }
-    return subprocess.run([sys.executable, str(HERE / script), str(folder), *args], capture_output=True, text=True, env=env,
-                          timeout=600)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, str(HERE / script), str(folder), *args],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=600,
+    )

@@ -1,4 +1,5 @@
-"""What the templates promise: inline PTX in one file, contracts that match their specs, the same primitives on both
+"""What the templates promise: inline PTX in one file, contracts that match their specs, the same
+primitives on both
 sides, nothing that only one of GPU and emulator understands."""
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from llmc.codegen.cuda.catalog import ALL
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
 from llmc.codegen.cuda.nvrtc import TEMPLATES
@@ -25,7 +25,8 @@ def test_inline_ptx_only_in_device_cuh() -> None:
 
 @pytest.mark.parametrize("path", HEADERS, ids=lambda p: p.name)
 def test_kernel_bodies_are_the_same_code_on_both_sides(path: Path) -> None:
-    """No architecture or emulator switches, no static shared memory, no system headers: a twin proves the cubin's source."""
+    """No architecture or emulator switches, no static shared memory, no system headers: a twin proves
+    the cubin's source."""
     text = path.read_text()
     for word in ("__CUDA_ARCH__", "LLMC_EMU", "__shared__", "#ifdef", "#if ", "<cuda"):
         assert word not in text, f"{path.name}: {word}"
@@ -68,7 +69,13 @@ def test_contract_abi_counts_the_parameters(path: Path) -> None:
     assert signature and abi
     count = len(signature[1].split(","))
     words = re.sub(r"\[[^\]]*\]", "", abi[1])
-    named = len([w for w in re.split(r",| and ", words) if w.strip() and not w.strip().startswith(("both", "sin alike"))])
+    named = len(
+        [
+            w
+            for w in re.split(r",| and ", words)
+            if w.strip() and not w.strip().startswith(("both", "sin alike"))
+        ]
+    )
     assert named + words.count("sin alike") == count, (words, signature[1])
 
 

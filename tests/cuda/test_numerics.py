@@ -1,4 +1,5 @@
-"""Every kernel against float64 at twelve or more shapes, in three schedules, under the race detector; then the
+"""Every kernel against float64 at twelve or more shapes, in three schedules, under the race detector;
+then the
 same kernels through the other compiler and unchecked on all cores."""
 
 from __future__ import annotations
@@ -7,12 +8,11 @@ import dataclasses
 
 import pytest
 from harness import Lab, Shape
-from shapes import quick
-
 from llmc.codegen.cuda.catalog import ALL
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.emulator.build import HostCompiler
 from llmc.emulator.session import THREE_SCHEDULES
+from shapes import quick
 
 CASES = quick()
 

@@ -1,4 +1,5 @@
-"""NVRTC without a GPU: budgets on every target, reproducible and cached cubins, errors at the template's line, and
+"""NVRTC without a GPU: budgets on every target, reproducible and cached cubins, errors at the template's
+line, and
 the parameter block of each cubin against its twin."""
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from llmc.codegen.cuda import nvrtc, sass
 from llmc.codegen.cuda.catalog import for_target
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams
@@ -48,13 +48,21 @@ def test_a_target_is_built_in_parallel_and_cached(tmp_path: Path) -> None:
 
 def test_cubins_are_reproducible(tmp_path: Path) -> None:
     p = GemmParams(64, 64, 2, 2, 4, Epilogue.NONE)
-    script = ("import sys; from llmc.codegen.cuda import nvrtc; "
-              "sys.stdout.buffer.write(nvrtc.compile_cubin(sys.stdin.read(), 'sm_90a').cubin)")  # fmt: skip
+    script = (
+        "import sys; from llmc.codegen.cuda import nvrtc; "
+        "sys.stdout.buffer.write(nvrtc.compile_cubin(sys.stdin.read(), 'sm_90a').cubin)"
+    )
     images = {
-        subprocess.run([sys.executable, "-c", script], input=render(p).encode(), capture_output=True, check=True, cwd=cwd,
-                       env=os.environ | {"PYTHONHASHSEED": seed, "TZ": tz}).stdout
+        subprocess.run(
+            [sys.executable, "-c", script],
+            input=render(p).encode(),
+            capture_output=True,
+            check=True,
+            cwd=cwd,
+            env=os.environ | {"PYTHONHASHSEED": seed, "TZ": tz},
+        ).stdout
         for cwd, seed, tz in ((tmp_path, "1", "UTC"), (Path.home(), "2", "Asia/Tokyo"))
-    }  # fmt: skip
+    }
     assert len(images) == 1 and cubin_hash(images.pop())
 
 
@@ -65,8 +73,12 @@ def test_errors_name_the_template_line() -> None:
     lines[at] = "  sum = warp_sum(summ);"
     files["rms_norm.cuh"] = "\n".join(lines)
     with pytest.raises(nvrtc.CompileError, match=rf"rms_norm\.cuh\({at + 1}\): error"):
-        nvrtc.compile_cubin('#include "rms_norm.cuh"\nLLMC_KERNEL(32, 1) k(const bf16* x, bf16* y)'
-                            " { rms_norm_row<64, 32, false>(x, y, x, y, 1.0f); }\n", "sm_80", files=files)  # fmt: skip
+        nvrtc.compile_cubin(
+            '#include "rms_norm.cuh"\nLLMC_KERNEL(32, 1) k(const bf16* x, bf16* y)'
+            " { rms_norm_row<64, 32, false>(x, y, x, y, 1.0f); }\n",
+            "sm_80",
+            files=files,
+        )
 
 
 @pytest.mark.parametrize("params", [HopperGemmParams(128, 4, Epilogue.NONE)])

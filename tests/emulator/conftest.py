@@ -21,7 +21,8 @@ def emulator():  # type: ignore[no-untyped-def]
 
 @pytest.fixture(autouse=True)
 def fresh(emulator):  # type: ignore[no-untyped-def]
-    """Each test begins without an error, in the forward schedule, with copies watched by the race detector."""
+    """Each test begins without an error, in the forward schedule, with copies watched by the race
+    detector."""
     from llmc.emulator.session import Mode, Schedule
 
     emulator.reset()

@@ -1,6 +1,7 @@
 """The planted bugs: small kernels, each wrong in one way when BUG is defined and right when it is not.
 
-The line whose report is expected carries `// HERE`. `run` launches the kernel; `expect` is a pattern in the report.
+The line whose report is expected carries `// HERE`. `run` launches the kernel; `expect` is a pattern in
+the report.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-
 from llmc.emulator.session import Emulator, Kernel
 
 F32 = np.float32
@@ -36,7 +36,9 @@ def translation_unit(planted: bool) -> str:
     return "\n".join(parts)
 
 
-def out64(threads: int = 64, smem: int = 1024, grid: int = 1, size: int = 64) -> Callable[[Emulator, Kernel], None]:
+def out64(
+    threads: int = 64, smem: int = 1024, grid: int = 1, size: int = 64
+) -> Callable[[Emulator, Kernel], None]:
     """Launches k(float* out)."""
 
     def run(e: Emulator, k: Kernel) -> None:
@@ -50,7 +52,9 @@ def out64(threads: int = 64, smem: int = 1024, grid: int = 1, size: int = 64) ->
     return run
 
 
-def with_map(box: tuple[int, int], swizzle: int, threads: int = 128, smem: int = 24 * 1024) -> Callable[[Emulator, Kernel], None]:
+def with_map(
+    box: tuple[int, int], swizzle: int, threads: int = 128, smem: int = 24 * 1024
+) -> Callable[[Emulator, Kernel], None]:
     """Launches k(TensorMap, float* out) on a [64, 64] matrix of 2-byte elements."""
 
     def run(e: Emulator, k: Kernel) -> None:
@@ -162,22 +166,37 @@ WGMMA = """  float d[32] = {};
 """
 
 BUGS = [
-    Bug("missing barrier", K + """  s[t] = t;
+    Bug(
+        "missing barrier",
+        K
+        + """  s[t] = t;
 #ifdef FINE
   __syncthreads();
 #endif
   out[t] = s[t ^ 32];  // HERE
 }
-""", out64(), r"race|uninitialised"),
-    Bug("shuffle taken for a barrier", K + """  s[t] = t;
+""",
+        out64(),
+        r"race|uninitialised",
+    ),
+    Bug(
+        "shuffle taken for a barrier",
+        K
+        + """  s[t] = t;
   float v = __shfl_xor_sync(0xffffffffu, 1.0f, 1);
 #ifdef FINE
   __syncwarp();
 #endif
   out[t] = s[t ^ 1] + v;  // HERE
 }
-""", out64(), r"race"),
-    Bug("syncwarp across warps", K + """  s[t] = t;
+""",
+        out64(),
+        r"race",
+    ),
+    Bug(
+        "syncwarp across warps",
+        K
+        + """  s[t] = t;
 #ifdef BUG
   __syncwarp();
 #else
@@ -185,16 +204,28 @@ BUGS = [
 #endif
   out[t] = s[t ^ 32];  // HERE
 }
-""", out64(), r"race|uninitialised"),
-    Bug("divergent barrier", K + """  s[t] = t;
+""",
+        out64(),
+        r"race|uninitialised",
+    ),
+    Bug(
+        "divergent barrier",
+        K
+        + """  s[t] = t;
 #ifdef BUG
   if (t < 32)
 #endif
     __syncthreads();  // HERE
   out[t] = s[t];
 }
-""", out64(), r"deadlock"),
-    Bug("two barriers for one", K + """#ifdef BUG
+""",
+        out64(),
+        r"deadlock",
+    ),
+    Bug(
+        "two barriers for one",
+        K
+        + """#ifdef BUG
   if (t & 1) {
     __syncthreads();
   } else {
@@ -205,8 +236,14 @@ BUGS = [
 #endif
   out[t] = 0;
 }
-""", out64(), r"divergent barrier"),
-    Bug("wrong count of a named barrier", K + """  s[t] = t;
+""",
+        out64(),
+        r"divergent barrier",
+    ),
+    Bug(
+        "wrong count of a named barrier",
+        K
+        + """  s[t] = t;
 #ifdef BUG
   named_barrier_sync(1, 96);  // HERE
 #else
@@ -214,53 +251,108 @@ BUGS = [
 #endif
   out[t] = s[t ^ 32];
 }
-""", out64(), r"96 threads"),
-    Bug("uninitialised read", K + """#ifdef FINE
+""",
+        out64(),
+        r"96 threads",
+    ),
+    Bug(
+        "uninitialised read",
+        K
+        + """#ifdef FINE
   s[t] = 1;
 #endif
   out[t] = s[t];  // HERE
 }
-""", out64(), r"uninitialised read"),
-    Bug("shared memory out of bounds", K + """#ifdef BUG
+""",
+        out64(),
+        r"uninitialised read",
+    ),
+    Bug(
+        "shared memory out of bounds",
+        K
+        + """#ifdef BUG
   s[t + 193] = 1;  // HERE
 #else
   s[t + 192] = 1;
 #endif
   out[t] = 0;
 }
-""", out64(), r"out of bounds"),
-    Bug("out-of-bounds tail", K + """#ifdef FINE
+""",
+        out64(),
+        r"out of bounds",
+    ),
+    Bug(
+        "out-of-bounds tail",
+        K
+        + """#ifdef FINE
   if (t < 60)
 #endif
     out[t] = 1;  // HERE
 }
-""", out64(size=60), r"past the end of allocation"),
-    Bug("misaligned vector", K + """#ifdef BUG
+""",
+        out64(size=60),
+        r"past the end of allocation",
+    ),
+    Bug(
+        "misaligned vector",
+        K
+        + """#ifdef BUG
   store16(out + t % 2 + 1, Vec16{});  // HERE
 #else
   if (t < 16) store16(out + t * 4, Vec16{});
 #endif
 }
-""", out64(), r"misaligned|not aligned"),
-    Bug("two blocks, one address", K + """#ifdef BUG
+""",
+        out64(),
+        r"misaligned|not aligned",
+    ),
+    Bug(
+        "two blocks, one address",
+        K
+        + """#ifdef BUG
   out[t] = t;  // HERE
 #else
   out[blockIdx.x * 32 + t] = t;
 #endif
 }
-""", out64(threads=32, grid=2), r"race on global memory.*of block"),
-    Bug("use after free", "LLMC_KERNEL(64, 1) k(float* out) {\n  out[threadIdx.x] = 1;  // HERE\n}\n", freed, r"use after free"),
-    Bug("missing event", "LLMC_KERNEL(64, 1) k(float* out) {\n  out[threadIdx.x] += 1;  // HERE\n}\n", peer_stream("event"), r"race on global"),
-    Bug("missing graph edge", "LLMC_KERNEL(64, 1) k(float* out) {\n  out[threadIdx.x] += 1;  // HERE\n}\n", peer_stream("graph"), r"race on global"),
-    Bug("missing griddepcontrol.wait", """LLMC_KERNEL(64, 1) k(float* out) {
+""",
+        out64(threads=32, grid=2),
+        r"race on global memory.*of block",
+    ),
+    Bug(
+        "use after free",
+        "LLMC_KERNEL(64, 1) k(float* out) {\n  out[threadIdx.x] = 1;  // HERE\n}\n",
+        freed,
+        r"use after free",
+    ),
+    Bug(
+        "missing event",
+        "LLMC_KERNEL(64, 1) k(float* out) {\n  out[threadIdx.x] += 1;  // HERE\n}\n",
+        peer_stream("event"),
+        r"race on global",
+    ),
+    Bug(
+        "missing graph edge",
+        "LLMC_KERNEL(64, 1) k(float* out) {\n  out[threadIdx.x] += 1;  // HERE\n}\n",
+        peer_stream("graph"),
+        r"race on global",
+    ),
+    Bug(
+        "missing griddepcontrol.wait",
+        """LLMC_KERNEL(64, 1) k(float* out) {
 #ifdef FINE
   grid_wait();
 #endif
   out[threadIdx.x] += 1;  // HERE
 }
-""", two_launches, r"race on global"),
+""",
+        two_launches,
+        r"race on global",
+    ),
     Bug("shared memory not opted in", K + "  out[t] = 0;\n}\n", big_smem, r"cuFuncSetAttribute"),
-    Bug("cp.async not waited for", """LLMC_KERNEL(32, 1) k(const unsigned* in, unsigned* counter, float* out) {
+    Bug(
+        "cp.async not waited for",
+        """LLMC_KERNEL(32, 1) k(const unsigned* in, unsigned* counter, float* out) {
   LLMC_SMEM(raw);
   const int t = threadIdx.x;
   if (t < 4) cp_async16(smem_addr(raw) + t * 16, in + t * 4);
@@ -271,8 +363,13 @@ BUGS = [
   __syncthreads();
   if (t < 16 && blockIdx.x == 0) out[t] = reinterpret_cast<float*>(raw)[t];  // HERE
 }
-""", stage, r"still in flight"),
-    Bug("counter without fence", """LLMC_KERNEL(32, 1) k(const unsigned* in, unsigned* counter, float* out) {
+""",
+        stage,
+        r"still in flight",
+    ),
+    Bug(
+        "counter without fence",
+        """LLMC_KERNEL(32, 1) k(const unsigned* in, unsigned* counter, float* out) {
   const int t = threadIdx.x;
   out[blockIdx.x * 32 + t] = t;
   __syncthreads();
@@ -286,8 +383,14 @@ BUGS = [
   }
   if (last) out[t] += out[32];  // HERE
 }
-""", stage, r"race on global memory"),
-    Bug("divergent mma", K + """  float c[4] = {};
+""",
+        stage,
+        r"race on global memory",
+    ),
+    Bug(
+        "divergent mma",
+        K
+        + """  float c[4] = {};
   u32 a[4] = {};
 #ifdef BUG
   if (t % 32 < 16)
@@ -295,8 +398,14 @@ BUGS = [
     mma_bf16(c, a, 0, 0);  // HERE
   out[t] = c[0];
 }
-""", out64(), r"deadlock"),
-    Bug("lane 0 arrives for a warp still reading", K + """  const u32 bar = smem_addr(raw) + 512;
+""",
+        out64(),
+        r"deadlock",
+    ),
+    Bug(
+        "lane 0 arrives for a warp still reading",
+        K
+        + """  const u32 bar = smem_addr(raw) + 512;
   if (t == 0) mbar_init(bar, 1);
   s[t] = t;
   __syncthreads();
@@ -311,8 +420,14 @@ BUGS = [
     s[t - 32] = 7;  // HERE
   }
 }
-""", out64(), r"race"),
-    Bug("wrong arrival count", K + """  const u32 bar = smem_addr(raw) + 512;
+""",
+        out64(),
+        r"race",
+    ),
+    Bug(
+        "wrong arrival count",
+        K
+        + """  const u32 bar = smem_addr(raw) + 512;
 #ifdef BUG
   if (t == 0) mbar_init(bar, 32);
 #else
@@ -324,8 +439,14 @@ BUGS = [
   mbar_wait(bar, 0);
   out[t] = s[t ^ 32];  // HERE
 }
-""", out64(), r"race|uninitialised"),
-    Bug("mbarrier not fenced for TMA", MAP + """  if (t == 0) {
+""",
+        out64(),
+        r"race|uninitialised",
+    ),
+    Bug(
+        "mbarrier not fenced for TMA",
+        MAP
+        + """  if (t == 0) {
     mbar_init(bar, 1);
 #ifdef FINE
     mbar_fence_init();
@@ -338,8 +459,16 @@ BUGS = [
   }
   mbar_wait(bar, 0);
 }
-""", with_map((64, 64), 128), r"not visible to the async proxy"),
-    Bug("TMA bytes read before the barrier", MAP + INIT + LOAD + """#ifdef FINE
+""",
+        with_map((64, 64), 128),
+        r"not visible to the async proxy",
+    ),
+    Bug(
+        "TMA bytes read before the barrier",
+        MAP
+        + INIT
+        + LOAD
+        + """#ifdef FINE
   mbar_wait(bar, 0);
 #endif
   out[t] = raw[t];  // HERE
@@ -347,8 +476,15 @@ BUGS = [
   mbar_wait(bar, 0);
 #endif
 }
-""", with_map((64, 64), 128), r"still in flight|uninitialised|TMA load"),
-    Bug("too few bytes expected", MAP + INIT + """  if (t == 0) {
+""",
+        with_map((64, 64), 128),
+        r"still in flight|uninitialised|TMA load",
+    ),
+    Bug(
+        "too few bytes expected",
+        MAP
+        + INIT
+        + """  if (t == 0) {
 #ifdef BUG
     mbar_expect_tx(bar, 4096);
 #else
@@ -359,8 +495,14 @@ BUGS = [
   mbar_wait(bar, 0);  // HERE
   out[t] = raw[t];
 }
-""", with_map((64, 64), 128), r"deadlock"),
-    Bug("generic write without proxy fence", MAP + """  reinterpret_cast<float*>(raw)[t] = t;
+""",
+        with_map((64, 64), 128),
+        r"deadlock",
+    ),
+    Bug(
+        "generic write without proxy fence",
+        MAP
+        + """  reinterpret_cast<float*>(raw)[t] = t;
   for (int i = t + 128; i < 2048; i += 128) reinterpret_cast<float*>(raw)[i] = 0;
 #ifdef FINE
   fence_proxy_async();
@@ -372,8 +514,14 @@ BUGS = [
     tma_wait<0>();
   }
 }
-""", with_map((64, 64), 128), r"fence.proxy.async"),
-    Bug("stage reused under a TMA store", MAP + """  for (int i = t; i < 2048; i += 128) reinterpret_cast<float*>(raw)[i] = 0;
+""",
+        with_map((64, 64), 128),
+        r"fence.proxy.async",
+    ),
+    Bug(
+        "stage reused under a TMA store",
+        MAP
+        + """  for (int i = t; i < 2048; i += 128) reinterpret_cast<float*>(raw)[i] = 0;
   fence_proxy_async();
   __syncthreads();
   if (t == 0) {
@@ -386,8 +534,18 @@ BUGS = [
     tma_wait<0>();
   }
 }
-""", with_map((64, 64), 128), r"still in flight"),
-    Bug("wgmma read too early", MAP + INIT + LOAD + "  mbar_wait(bar, 0);\n" + WGMMA + """#ifdef BUG
+""",
+        with_map((64, 64), 128),
+        r"still in flight",
+    ),
+    Bug(
+        "wgmma read too early",
+        MAP
+        + INIT
+        + LOAD
+        + "  mbar_wait(bar, 0);\n"
+        + WGMMA
+        + """#ifdef BUG
   wgmma_wait<1>();
 #else
   wgmma_wait<0>();
@@ -395,8 +553,16 @@ BUGS = [
   out[t] = d[0];  // HERE
   wgmma_wait<0>();
 }
-""", with_map((64, 64), 128), r"accumulator registers"),
-    Bug("wgmma without fence", MAP + INIT + LOAD + """  mbar_wait(bar, 0);
+""",
+        with_map((64, 64), 128),
+        r"accumulator registers",
+    ),
+    Bug(
+        "wgmma without fence",
+        MAP
+        + INIT
+        + LOAD
+        + """  mbar_wait(bar, 0);
   float d[32] = {};
 #ifdef FINE
   wgmma_fence();
@@ -406,8 +572,16 @@ BUGS = [
   wgmma_wait<0>();
   out[t] = d[0];
 }
-""", with_map((64, 64), 128), r"without wgmma_fence"),
-    Bug("stage released by one warp for all", MAP + INIT + LOAD + """  const u32 free_bar = bar + 8;
+""",
+        with_map((64, 64), 128),
+        r"without wgmma_fence",
+    ),
+    Bug(
+        "stage released by one warp for all",
+        MAP
+        + INIT
+        + LOAD
+        + """  const u32 free_bar = bar + 8;
 #ifdef BUG
   if (t == 0) mbar_init(free_bar, 1);
 #else
@@ -415,7 +589,9 @@ BUGS = [
 #endif
   __syncthreads();
   mbar_wait(bar, 0);
-""" + WGMMA + """  wgmma_wait<0>();
+"""
+        + WGMMA
+        + """  wgmma_wait<0>();
 #ifdef BUG
   if (t == 0) mbar_arrive(free_bar);
 #else
@@ -429,8 +605,15 @@ BUGS = [
   mbar_wait(bar, 1);
   out[t] = d[0];
 }
-""", with_map((64, 64), 128), r"race on shared memory"),
-    Bug("wrong swizzle", MAP + INIT + """  if (t == 0) {
+""",
+        with_map((64, 64), 128),
+        r"race on shared memory",
+    ),
+    Bug(
+        "wrong swizzle",
+        MAP
+        + INIT
+        + """  if (t == 0) {
     mbar_expect_tx(bar, 8192);
     tma_load_2d(smem, &map, bar, 0, 0);
   }
@@ -447,5 +630,8 @@ BUGS = [
   wgmma_wait<0>();
   out[t] = d[0];
 }
-""", with_map((64, 64), 0), r"swizzle"),
-]  # fmt: skip
+""",
+        with_map((64, 64), 0),
+        r"swizzle",
+    ),
+]

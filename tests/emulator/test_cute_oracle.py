@@ -1,4 +1,5 @@
-"""The emulator's fragment, accumulator and swizzle maps against CuTe's: operands are laid out by CuTe's tables, run
+"""The emulator's fragment, accumulator and swizzle maps against CuTe's: operands are laid out by CuTe's
+tables, run
 through the emulated mma and wgmma, and the result, read back by CuTe's tables, must be A * B^T."""
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ml_dtypes import bfloat16, float8_e4m3fn
-
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin, cuda_include
 from llmc.emulator.session import THREE_SCHEDULES, Emulator
+from ml_dtypes import bfloat16, float8_e4m3fn
 
 SOURCE = """#include "device.cuh"
 #define FRAGMENT(name, Acc)                                                      \\
@@ -83,8 +83,21 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     if cutlass is None or not (cuda / "crt" / "host_defines.h").is_file() or not (cuda / "cccl").is_dir():
         pytest.skip("needs the CUTLASS headers: pip install llmc[oracle]")
     program = tmp_path_factory.mktemp("cute") / "tables"
-    subprocess.run(["g++", "-O0", "-std=c++17", "-w", f"-I{cutlass}", f"-I{cuda}", f"-I{cuda}/cccl",
-                    str(Path(__file__).parent / "cute_tables.cpp"), "-o", str(program)], check=True)  # fmt: skip
+    subprocess.run(
+        [
+            "g++",
+            "-O0",
+            "-std=c++17",
+            "-w",
+            f"-I{cutlass}",
+            f"-I{cuda}",
+            f"-I{cuda}/cccl",
+            str(Path(__file__).parent / "cute_tables.cpp"),
+            "-o",
+            str(program),
+        ],
+        check=True,
+    )
     lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
     return {name: np.array(values.split(), np.int64) for name, values in (line.split(":") for line in lines)}
 
@@ -117,12 +130,22 @@ def test_mma_fragments(emulator: Emulator, tables: dict[str, np.ndarray], twin: 
     for schedule in THREE_SCHEDULES:
         emulator.set_schedule(schedule)
         c = emulator.empty((128,), np.int32 if kind == "s8" else np.float32)
-        emulator.kernel(twin, f"frag_{kind}")((1,), 32, 0, emulator.array(_gather(a, tables[f"{kind}.A"])),
-                                              emulator.array(_gather(b, tables[f"{kind}.B"])), c)  # fmt: skip
-        assert np.array_equal(_scatter(c.numpy(), tables[f"{kind}.C"], 16, 8), a.astype(np.float64) @ b.astype(np.float64).T)
+        emulator.kernel(twin, f"frag_{kind}")(
+            (1,),
+            32,
+            0,
+            emulator.array(_gather(a, tables[f"{kind}.A"])),
+            emulator.array(_gather(b, tables[f"{kind}.B"])),
+            c,
+        )
+        assert np.array_equal(
+            _scatter(c.numpy(), tables[f"{kind}.C"], 16, 8), a.astype(np.float64) @ b.astype(np.float64).T
+        )
 
 
-@pytest.mark.parametrize(("swizzle", "mode", "stride"), [("sw128", 1, 1024), ("sw64", 2, 512), ("sw32", 3, 256)])
+@pytest.mark.parametrize(
+    ("swizzle", "mode", "stride"), [("sw128", 1, 1024), ("sw64", 2, 512), ("sw32", 3, 256)]
+)
 def test_wgmma_descriptors(
     emulator: Emulator, tables: dict[str, np.ndarray], twin: Path, swizzle: str, mode: int, stride: int
 ) -> None:
@@ -138,12 +161,18 @@ def test_wgmma_descriptors(
     for schedule in THREE_SCHEDULES:
         emulator.set_schedule(schedule)
         c = emulator.empty((128 * 32,), np.float32)
-        emulator.kernel(twin, "wg_ss")((1,), 128, 16384, emulator.array(image(a)), emulator.array(image(b)), c, mode, stride, *steps)
-        assert np.array_equal(_scatter(c.numpy(), tables["wgmma64.C"], 64, 64), a.astype(np.float64) @ b.astype(np.float64).T)
+        emulator.kernel(twin, "wg_ss")(
+            (1,), 128, 16384, emulator.array(image(a)), emulator.array(image(b)), c, mode, stride, *steps
+        )
+        assert np.array_equal(
+            _scatter(c.numpy(), tables["wgmma64.C"], 64, 64), a.astype(np.float64) @ b.astype(np.float64).T
+        )
 
 
 @pytest.mark.parametrize("kind", DTYPES)
-def test_wgmma_a_from_registers(emulator: Emulator, tables: dict[str, np.ndarray], twin: Path, kind: str) -> None:
+def test_wgmma_a_from_registers(
+    emulator: Emulator, tables: dict[str, np.ndarray], twin: Path, kind: str
+) -> None:
     size = np.dtype(DTYPES[kind]).itemsize
     k = 32 // size
     a, b = _values(kind, 64, k, 5), _values(kind, 64, k, 6)
@@ -154,6 +183,14 @@ def test_wgmma_a_from_registers(emulator: Emulator, tables: dict[str, np.ndarray
     for schedule in THREE_SCHEDULES:
         emulator.set_schedule(schedule)
         c = emulator.empty((128 * 32,), np.int32 if kind == "s8" else np.float32)
-        emulator.kernel(twin, f"rs_{kind}")((1,), 128, 2048, emulator.array(_gather(a, tables[f"wgmma.A{8 * size}"])),
-                                            emulator.array(image.view(np.uint32)), c)  # fmt: skip
-        assert np.array_equal(_scatter(c.numpy(), tables["wgmma64.C"], 64, 64), a.astype(np.float64) @ b.astype(np.float64).T)
+        emulator.kernel(twin, f"rs_{kind}")(
+            (1,),
+            128,
+            2048,
+            emulator.array(_gather(a, tables[f"wgmma.A{8 * size}"])),
+            emulator.array(image.view(np.uint32)),
+            c,
+        )
+        assert np.array_equal(
+            _scatter(c.numpy(), tables["wgmma64.C"], 64, 64), a.astype(np.float64) @ b.astype(np.float64).T
+        )

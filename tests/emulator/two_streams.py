@@ -1,7 +1,8 @@
 """A program with two streams, events and a graph; each of its orderings can be left out, one at a time.
 
-    x, y, z are device arrays of 64 floats. Stream A fills x; B adds x to y; A adds y to x; a diamond-shaped graph on
-    A then reads both; a copy brings z back through pinned memory; both buffers of the pool are freed in order.
+x, y, z are device arrays of 64 floats. Stream A fills x; B adds x to y; A adds y to x; a diamond-shaped
+graph on
+A then reads both; a copy brings z back through pinned memory; both buffers of the pool are freed in order.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
 from llmc.emulator.session import CudaError, DeviceArray, Emulator, Schedule
@@ -23,8 +23,18 @@ LLMC_KERNEL(64, 1) fill(float* to, float value) { to[threadIdx.x] = value; }
 LLMC_EXPORT(fill)
 """
 # Events (record and wait make one ordering), graph edges, host waits.
-ORDERINGS = ("event A->B", "event B->A", "event A->B again", "edge root-left", "edge root-right", "edge left-join",
-             "edge right-join", "event graph->B", "wait before reading the copy", "event before the free")  # fmt: skip
+ORDERINGS = (
+    "event A->B",
+    "event B->A",
+    "event A->B again",
+    "edge root-left",
+    "edge root-right",
+    "edge left-join",
+    "edge right-join",
+    "event graph->B",
+    "wait before reading the copy",
+    "event before the free",
+)
 
 
 @dataclass
@@ -45,7 +55,9 @@ class Program:
         self.emulator.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(0))
         self.emulator.call("cuEventRecord", event, ctypes.c_void_p(self.streams[before]))
         if name != self.left_out:
-            self.emulator.call("cuStreamWaitEvent", ctypes.c_void_p(self.streams[after]), event, ctypes.c_uint(0))
+            self.emulator.call(
+                "cuStreamWaitEvent", ctypes.c_void_p(self.streams[after]), event, ctypes.c_uint(0)
+            )
 
     def run(self) -> np.ndarray:
         e, (a, b) = self.emulator, self.streams
@@ -80,7 +92,13 @@ class Program:
             executable.launch(a)
             self.order("event graph->B", 0, 1)
             add((1,), 64, 0, z, left, 1.0, stream=b, wait=False)
-            e.call("cuMemcpyDtoHAsync_v2", pinned, ctypes.c_uint64(z.pointer), ctypes.c_size_t(256), ctypes.c_void_p(b))
+            e.call(
+                "cuMemcpyDtoHAsync_v2",
+                pinned,
+                ctypes.c_uint64(z.pointer),
+                ctypes.c_size_t(256),
+                ctypes.c_void_p(b),
+            )
             self.order("event before the free", 1, 0)
             e.call("cuMemFreeAsync", pointer, ctypes.c_void_p(a))
             if self.left_out != "wait before reading the copy":
@@ -111,4 +129,8 @@ def verdict(emulator: Emulator, left_out: str | None, schedules: tuple[Schedule,
         except CudaError as error:
             yield str(error)
         else:
-            yield "" if np.array_equal(result, expected()) else f"wrong result: {result[0]}, expected {expected()[0]}"
+            yield (
+                ""
+                if np.array_equal(result, expected())
+                else f"wrong result: {result[0]}, expected {expected()[0]}"
+            )
