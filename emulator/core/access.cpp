@@ -33,7 +33,7 @@ void check(Block& b, const void* p, size_t bytes, size_t alignment, AccessInfo i
 }
 
 // Atomics and their fences after the C++ fence model: a relaxed operation publishes what the thread's last
-// __threadfence saw, and what it reads takes effect at the thread's next one (PTX ISA 8, memory model).
+// __threadfence saw, and what it reads takes effect at the thread's next one (PTX ISA, memory consistency model).
 void order_atomic(Fiber& f, const void* p) {
   if (auto seen = sync_read(p)) f.relaxed.push_back(seen);
   if (f.fence_release) sync_release(p, f.fence_release);

@@ -1,5 +1,5 @@
-// copies.cpp - a thread's own asynchronous copies: cp.async groups (PTX ISA 9.7.9.25.3) and TMA stores with
-// their bulk groups (9.7.9.27). Each lands when it is issued, when it is waited for, or at random.
+// copies.cpp - a thread's own asynchronous copies: cp.async groups and TMA stores with their bulk groups
+// (PTX ISA: cp.async, cp.async.bulk.tensor, and their commit_group and wait_group). Each lands when it is issued, when it is waited for, or at random.
 #include <cstring>
 
 #include "primitives.h"

@@ -1,4 +1,4 @@
-// matrix.cpp - ldmatrix and mma.sync (PTX ISA 9.7.14: fragment layouts of m8n8, m16n8k16, m16n8k32).
+// matrix.cpp - ldmatrix and mma.sync (PTX ISA, warp level matrix instructions: layouts of m8n8, m16n8k16, m16n8k32).
 #include <cstring>
 
 #include "../include/llmc_emu/formats.h"

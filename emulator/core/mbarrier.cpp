@@ -1,4 +1,4 @@
-// mbarrier.cpp - mbarrier objects (PTX ISA 9.7.13.15) and the TMA loads that complete on them (9.7.9.27.1.2).
+// mbarrier.cpp - mbarrier objects and the TMA loads that complete on them (PTX ISA: mbarrier; cp.async.bulk.tensor).
 // The state lives beside the shared memory; the 8 bytes themselves hold poison.
 #include <algorithm>
 #include <cstring>

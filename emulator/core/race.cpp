@@ -82,7 +82,7 @@ bool ordered(const Slot& s, const Accessor& a) {
   return false;
 }
 
-// The async proxy sees a generic write only behind the writer's fence.proxy.async (PTX ISA 8.6, proxies).
+// The async proxy sees a generic write only behind the writer's fence.proxy.async (PTX ISA, memory consistency model: proxies).
 bool proxy_fenced(const Slot& s, const Accessor& a) {
   if (s.agent != a.agent || !a.block || s.thread >= a.block->n) return true;
   const auto& fences = a.block->fibers[s.thread]->proxy_fences;

@@ -1,4 +1,4 @@
-// sync.cpp - barriers and warp-wide operations (PTX ISA 9.7.13: bar, barrier; 9.7.8: shfl, vote).
+// sync.cpp - barriers and warp-wide operations (PTX ISA: barrier, bar.warp.sync, shfl.sync, vote.sync).
 #include "block.h"
 #include "primitives.h"
 

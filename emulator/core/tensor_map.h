@@ -15,7 +15,7 @@ struct TensorMapData {
 };
 static_assert(sizeof(TensorMapData) <= 128);
 
-// Shared-memory swizzle: 16-byte chunks XOR the row of 128 bytes (PTX ISA 5.5.6, swizzle modes). `bytes` is
+// Shared-memory swizzle: 16-byte chunks XOR the row of 128 bytes (PTX ISA, Tensors: swizzling modes). `bytes` is
 // the span: 128, 64, 32, or 0. Acts on absolute shared-memory address bits, which is why TMA asks for
 // alignment.
 inline u32 swizzled(u32 address, u32 span) {

@@ -1,5 +1,5 @@
 // tma.cpp - the boxes of tensor maps: which bytes of shared memory meet which bytes of global memory
-// (PTX ISA 5.5: tensors, tiled mode, out-of-bound handling, swizzle).
+// (PTX ISA, Tensors: tiled mode, out-of-bound handling, swizzle).
 #include <cstring>
 
 #include "primitives.h"

@@ -1,5 +1,5 @@
-// wgmma.cpp - asynchronous warpgroup matrix multiply (PTX ISA 9.7.15): matrix descriptors, register ownership,
-// groups; setmaxnreg (9.7.16). Operands are read when issued, when waited for, or at random; accumulators hold
+// wgmma.cpp - asynchronous warpgroup matrix multiply (PTX ISA: wgmma): matrix descriptors, register ownership,
+// groups; setmaxnreg. Operands are read when issued, when waited for, or at random; accumulators hold
 // NaN from issue to wait.
 #include <algorithm>
 #include <cstring>
@@ -15,7 +15,7 @@ struct IssueArg { Mma kind; u32 n; void* acc; const u32* a; u64 desc_a, desc_b; 
 u32 depth(Mma kind) { return kind == Mma::e4m3 || kind == Mma::s8 ? 32 : 16; }
 u32 element_bytes(Mma kind) { return 32 / depth(kind); }
 
-// Byte address of element (row, k) of a K-major operand (9.7.15.5.1): rows in groups of 8 at the stride byte
+// Byte address of element (row, k) of a K-major operand (matrix descriptor): rows in groups of 8 at the stride byte
 // offset; within a group rows of `span` bytes, swizzled, or 8x16-byte core matrices when there is no swizzle.
 u32 operand_address(u64 desc, u32 row, u32 k_bytes) {
   const u32 start = u32(desc & 0x3fff) << 4, leading = u32(desc >> 16 & 0x3fff) << 4, stride = u32(desc >> 32 & 0x3fff) << 4;
@@ -31,7 +31,7 @@ void each_operand_chunk(u64 desc, u32 rows, u32 k_bytes, F&& f) {  // 16-byte ch
     for (u32 k = 0; k < k_bytes; k += 16) f(r, k, operand_address(desc, r, k));
 }
 
-// Row and column, in the 64 x n tile, of value `v` of thread `t` (9.7.15.5.1, accumulator layout).
+// Row and column, in the 64 x n tile, of value `v` of thread `t` (wgmma register fragments).
 u32 tile_index(u32 t, u32 v, u32 n) {
   const u32 row = t / 32 * 16 + t % 32 / 4 + (v >> 1 & 1) * 8, col = v / 4 * 8 + t % 4 * 2 + (v & 1);
   return row * n + col;

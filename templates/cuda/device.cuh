@@ -1,7 +1,6 @@
 // device.cuh - the device primitives: the only file with inline PTX (tests/cuda/test_device_lint.py).
 //
-// Every primitive has two bodies. Here: one PTX instruction (PTX ISA 8.x; the section is named where it
-// matters), whose SASS opcode tests/cuda/test_primitives.py asserts. In emulator/include/llmc_emu/device.h:
+// Every primitive has two bodies. Here: one PTX instruction, whose SASS opcode tests/cuda/test_primitives.py asserts. In emulator/include/llmc_emu/device.h:
 // its meaning on the CPU. Kernels use these names and plain C++ only; they include nothing else and have no
 // static __shared__ arrays. Addresses named `u32` are shared-memory addresses (smem_addr), pointers are global.
 #pragma once
@@ -21,7 +20,7 @@ typedef unsigned long long u64;
 #define LLMC_EXPORT(kernel)
 #define LLMC_SMEM(name) extern __shared__ __align__(1024) unsigned char name[]
 
-// --- types and conversions (9.7.9.21 cvt) ---------------------------------------------------------------
+// --- types and conversions (cvt) ---------------------------------------------------------------
 struct bf16 { unsigned short bits; };
 struct f16 { unsigned short bits; };
 struct e4m3 { unsigned char bits; };
@@ -80,7 +79,7 @@ LLMC_DEVICE u32 load4(const void* p) {
 }
 LLMC_DEVICE void store4(void* p, u32 v) { asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 
-// --- shared memory, asynchronous copies (9.7.9.25.3) -----------------------------------------------------
+// --- shared memory, asynchronous copies (cp.async) -----------------------------------------------------
 LLMC_DEVICE u32 smem_addr(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // Copies 16 bytes; writes 16 zero bytes when !valid (src must still be a readable address).
 LLMC_DEVICE void cp_async16(u32 dst, const void* src, bool valid = true) {
@@ -91,7 +90,7 @@ LLMC_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "
 template <int N>
 LLMC_DEVICE void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-// --- warp matrix operations (9.7.14); all 32 lanes take part ---------------------------------------------
+// --- warp matrix operations (ldmatrix, mma); all 32 lanes take part ---------------------------------------------
 LLMC_DEVICE void ldmatrix_x4(u32 (&r)[4], u32 addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(addr) : "memory");
@@ -151,7 +150,7 @@ LLMC_DEVICE u32 load_acquire(const u32* p) {
 LLMC_DEVICE void store_release(u32* p, u32 v) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-// Programmatic dependent launch (9.7.13.13 griddepcontrol); nothing before Hopper.
+// Programmatic dependent launch (griddepcontrol); nothing before Hopper.
 LLMC_DEVICE void grid_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -164,7 +163,7 @@ LLMC_DEVICE void grid_launch_dependents() {
 }
 
 #if __CUDA_ARCH__ >= 900
-// --- mbarrier (9.7.13.15) and TMA (9.7.9.27) -----------------------------------------------------------------
+// --- mbarrier and TMA -----------------------------------------------------------------
 LLMC_DEVICE void mbar_init(u32 bar, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
@@ -219,7 +218,7 @@ LLMC_DEVICE void tma_wait() { asm volatile("cp.async.bulk.wait_group %0;" ::"n"(
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// --- warpgroup matrix operations (9.7.15), sm_90a; all 128 threads of a warpgroup take part ----------------
+// --- warpgroup matrix operations (wgmma), sm_90a; all 128 threads of a warpgroup take part ----------------
 // Before the first wgmma, and before the first one after a wgmma_wait.
 LLMC_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 LLMC_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

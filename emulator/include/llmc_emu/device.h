@@ -34,7 +34,7 @@ inline void store16(void* p, const Vec16& v, Site at = Site::here()) { emu::chec
 inline u32 load4(const void* p, Site at = Site::here()) { return emu::checked_load<u32>(p, at); }
 inline void store4(void* p, u32 v, Site at = Site::here()) { emu::checked_store(p, v, at); }
 
-// --- shared memory, asynchronous copies (PTX ISA 9.7.9.25) ----------------------------------------------
+// --- shared memory, asynchronous copies (cp.async) ----------------------------------------------
 inline u32 smem_addr(const void* p, Site at = Site::here()) { return llmc_emu_rt->smem_offset(p, at); }
 inline void cp_async16(u32 dst, const void* src, bool valid = true, Site at = Site::here()) {
   llmc_emu_rt->cp_async(dst, src, 16, valid ? 16 : 0, at);
@@ -43,7 +43,7 @@ inline void cp_async_commit(Site at = Site::here()) { llmc_emu_rt->cp_async_comm
 template <int N>
 inline void cp_async_wait(Site at = Site::here()) { llmc_emu_rt->cp_async_wait(N, at); }
 
-// --- warp matrix operations (9.7.14) -----------------------------------------------------------------
+// --- warp matrix operations (ldmatrix, mma) -----------------------------------------------------------------
 inline void ldmatrix_x4(u32 (&r)[4], u32 addr, Site at = Site::here()) {
   llmc_emu_rt->ldmatrix(r, 4, false, addr, at);
 }
@@ -67,7 +67,7 @@ inline void mma_s8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, Site at = Sit
   llmc_emu_rt->mma(emu::Mma::s8, c, a, b, at);
 }
 
-// --- mbarrier (9.7.13.15) and TMA (9.7.9.27) --------------------------------------------------------------
+// --- mbarrier and TMA --------------------------------------------------------------
 inline void mbar_init(u32 bar, u32 count, Site at = Site::here()) { llmc_emu_rt->mbar_init(bar, count, at); }
 inline void mbar_fence_init(Site at = Site::here()) { llmc_emu_rt->fence_mbar_init(at); }
 inline void mbar_arrive(u32 bar, Site at = Site::here()) { llmc_emu_rt->mbar_arrive(bar, 0, false, at); }
@@ -107,7 +107,7 @@ inline void tma_wait_read(Site at = Site::here()) { llmc_emu_rt->tma_wait(N, tru
 template <int N>
 inline void tma_wait(Site at = Site::here()) { llmc_emu_rt->tma_wait(N, false, at); }
 
-// --- warpgroup matrix operations (9.7.15) --------------------------------------------------------------
+// --- warpgroup matrix operations (wgmma) --------------------------------------------------------------
 inline void wgmma_fence(Site at = Site::here()) { llmc_emu_rt->wgmma_fence(at); }
 inline void wgmma_commit(Site at = Site::here()) { llmc_emu_rt->wgmma_commit(at); }
 template <int N>

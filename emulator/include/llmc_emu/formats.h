@@ -1,4 +1,4 @@
-// formats.h - number formats with the rounding the GPU's cvt instructions have (PTX ISA 9.7.9.21, cvt).
+// formats.h - number formats with the rounding the GPU's cvt instructions have (PTX ISA: cvt).
 #pragma once
 #include <cmath>
 #include <cstring>
