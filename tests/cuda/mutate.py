@@ -32,7 +32,7 @@ from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
 from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.target import TARGETS
-from llmc.emulator.build import BuildError
+from llmc.emulator.build import BuildError, build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError
 
 SYNC = re.compile(
@@ -147,11 +147,12 @@ def verdict(mutant: Mutant) -> str:
 
 
 def static_proof(params: KernelParams, folder: Path) -> str:
-    """What NVRTC or the SASS budget says against the kernel for Hopper."""
+    """What g++'s loop analysis, NVRTC or the SASS budget says against the kernel, for Hopper."""
     target = TARGETS["sm_90a"]
     try:
+        build_twin(render(params, "kernel"), [folder], checked=False)
         compiled = compile_cubin(render(params, "kernel"), target.arch, files=headers(folder))
-    except CompileError as e:
+    except (BuildError, CompileError) as e:
         return str(e)
     return compiled.log or "; ".join(sass.violations(compiled.cubin, "kernel", params.budget(target)))
 

@@ -1,4 +1,5 @@
-"""The long matrix (`make soak`): every variant of every kernel at every shape under the race detector in three
+"""The long matrix (`make soak`): every variant of every kernel at every shape under the race detector in
+three
 schedules, then the mutants.
 
     python tests/cuda/soak.py [--seed N] [--skip-mutants]
@@ -17,9 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Lab, Wrong
-from shapes import full, quick
-
 from llmc.emulator.session import CudaError, Mode, Schedule
+from shapes import full, quick
 
 
 def main() -> int:

@@ -7,12 +7,11 @@ import re
 
 import numpy as np
 import pytest
-from ml_dtypes import bfloat16, float8_e4m3fn
-
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import BuildError, HostCompiler, build_twin
 from llmc.emulator.pairs import elf_bytes
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator, Kernel
+from ml_dtypes import bfloat16, float8_e4m3fn
 
 HEAD = '#include "device.cuh"\n'
 CONVERT = """
@@ -42,7 +41,9 @@ def test_narrowing_rounds_as_the_formats_do(emulator: Emulator) -> None:
     every = np.arange(256, dtype=np.uint8).view(float8_e4m3fn).astype(np.float32)
     finite = np.sort(every[np.isfinite(every)])
     middles = (finite[1:] + finite[:-1]) / 2
-    x = np.concatenate([x, finite, middles, [np.nan, np.inf, -np.inf, 0.0, -0.0, 448, 464, 1e9]]).astype(np.float32)
+    x = np.concatenate([x, finite, middles, [np.nan, np.inf, -np.inf, 0.0, -0.0, 448, 464, 1e9]]).astype(
+        np.float32
+    )
     b, h, e = (emulator.empty(x.shape, t) for t in (bfloat16, np.float16, np.uint8))
     kernel(emulator, CONVERT, "to_narrow", checked=False)((4,), 256, 0, emulator.array(x), b, h, e, len(x))
     with np.errstate(over="ignore"):
@@ -87,7 +88,8 @@ _COORDS = {1: "x", 2: "x, y", 3: "x, y, z"}
 @pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_tma_copies_a_box_and_clips_it(emulator: Emulator, rank: int, swizzle: int) -> None:
-    """A box that sticks out of the tensor: loads give zero outside, stores drop it. Through one swizzle and back."""
+    """A box that sticks out of the tensor: loads give zero outside, stores drop it. Through one swizzle
+    and back."""
     inner = swizzle // 2 or 64
     shape, box = (5, 6, 2 * inner)[3 - rank :], (2, 4, inner)[3 - rank :]
     rng = np.random.default_rng(rank)
@@ -144,7 +146,9 @@ LLMC_EXPORT(k)
 """
     for schedule in THREE_SCHEDULES:
         emulator.set_schedule(schedule)
-        kernel(emulator, source.replace("GIVE", "setmaxnreg_dec<40>()"))((1,), 256, 0, emulator.array(np.zeros(256, np.float32)))
+        kernel(emulator, source.replace("GIVE", "setmaxnreg_dec<40>()"))(
+            (1,), 256, 0, emulator.array(np.zeros(256, np.float32))
+        )
     with pytest.raises(CudaError, match=r"deadlock.*setmaxnreg\.inc"):
         kernel(emulator, source.replace("GIVE", ""))((1,), 256, 0, emulator.array(np.zeros(256, np.float32)))
 
@@ -152,8 +156,13 @@ LLMC_EXPORT(k)
 @pytest.mark.parametrize("compiler", [HostCompiler.gxx(), HostCompiler.zig()], ids=lambda c: c.name)
 def test_unchecked_twins_fault_on_wild_and_freed_pointers(emulator: Emulator, compiler: HostCompiler) -> None:
     """Plain accesses are not instrumented there; the guard pages behind every allocation are what remains."""
-    source = HEAD + "LLMC_KERNEL(32, 1) k(float* p, int offset) {\n  p[threadIdx.x + offset] = 1;\n}\nLLMC_EXPORT(k)\n"
-    k = emulator.kernel(build_twin(source, [TEMPLATES], checked=False, name="wild.cu", compiler=compiler), "k")
+    source = (
+        HEAD
+        + "LLMC_KERNEL(32, 1) k(float* p, int offset) {\n  p[threadIdx.x + offset] = 1;\n}\nLLMC_EXPORT(k)\n"
+    )
+    k = emulator.kernel(
+        build_twin(source, [TEMPLATES], checked=False, name="wild.cu", compiler=compiler), "k"
+    )
     emulator.set_checked(False)
     p = emulator.array(np.zeros(1024, np.float32))
     k((1,), 32, 0, p, 0)

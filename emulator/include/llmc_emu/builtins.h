@@ -16,8 +16,12 @@
 #define __restrict__ __restrict
 #define LLMC_NO_HOOKS __attribute__((no_sanitize("thread")))
 
-extern "C" __attribute__((visibility("default"), weak)) const emu::Runtime* llmc_emu_rt = nullptr;
-extern "C" __attribute__((visibility("default"), weak)) const emu::u32 llmc_emu_abi = emu::kAbiVersion;
+extern "C" {
+extern __attribute__((visibility("default"), weak)) const emu::Runtime* llmc_emu_rt;
+extern __attribute__((visibility("default"), weak)) const emu::u32 llmc_emu_abi;
+const emu::Runtime* llmc_emu_rt = nullptr;
+const emu::u32 llmc_emu_abi = emu::kAbiVersion;
+}
 
 #define threadIdx (emu::self().tid)
 #define blockIdx (emu::self().bid)

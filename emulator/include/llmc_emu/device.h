@@ -44,11 +44,16 @@ template <int N>
 inline void cp_async_wait(Site at = Site::here()) { llmc_emu_rt->cp_async_wait(N, at); }
 
 // --- warp matrix operations (ldmatrix, mma) -----------------------------------------------------------------
+// The registers are stored here, in the kernel, where a row beyond the end of an array of fragments traps.
 inline void ldmatrix_x4(u32 (&r)[4], u32 addr, Site at = Site::here()) {
-  llmc_emu_rt->ldmatrix(r, 4, false, addr, at);
+  u32 loaded[4];
+  llmc_emu_rt->ldmatrix(loaded, 4, false, addr, at);
+  for (int i = 0; i < 4; i++) r[i] = loaded[i];
 }
 inline void ldmatrix_x4_trans(u32 (&r)[4], u32 addr, Site at = Site::here()) {
-  llmc_emu_rt->ldmatrix(r, 4, true, addr, at);
+  u32 loaded[4];
+  llmc_emu_rt->ldmatrix(loaded, 4, true, addr, at);
+  for (int i = 0; i < 4; i++) r[i] = loaded[i];
 }
 inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, Site at = Site::here()) {
   const u32 b[2] = {b0, b1};
