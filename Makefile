@@ -29,7 +29,7 @@ soak: $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip "setuptools>=77" wheel
-	$(BIN)/python -m pip install --quiet --editable ".[build,test]"
+	$(BIN)/python -m pip install --quiet --editable ".[build,cuda,oracle,test]"
 	touch $@
 
 clean:

@@ -1,0 +1,36 @@
+"""What a CUDA target offers: data the kernels ask (`has("wgmma")`), never a name they compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1 << 10
+
+
+@dataclass(frozen=True)
+class CudaTarget:
+    """Shared memory in bytes: most per block (opt-in) and per multiprocessor; registers per
+    multiprocessor."""
+
+    arch: str
+    features: frozenset[str]
+    smem_optin: int
+    smem_sm: int
+    threads_sm: int = 2048
+    regs_sm: int = 65536
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+
+_AMPERE = frozenset({"cp_async", "mma_bf16", "mma_f16", "mma_s8"})
+_HOPPER = _AMPERE | {"mma_e4m3", "mbarrier", "tma", "pdl"}
+TARGETS = {
+    t.arch: t
+    for t in (
+        CudaTarget("sm_80", _AMPERE, 163 * KIB, 164 * KIB),
+        CudaTarget("sm_89", _AMPERE | {"mma_e4m3"}, 99 * KIB, 100 * KIB, threads_sm=1536),
+        CudaTarget("sm_90a", _HOPPER | {"wgmma", "setmaxnreg"}, 227 * KIB, 228 * KIB),
+        CudaTarget("sm_100a", _HOPPER, 227 * KIB, 228 * KIB),
+    )
+}

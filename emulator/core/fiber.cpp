@@ -1,0 +1,282 @@
+// fiber.cpp - stacks, context switches, the three schedules, deadlock reports and fault handling.
+#include <signal.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "primitives.h"
+
+// void emu_switch(void** save, void* to): saves the callee-saved registers of the System V x86-64 ABI.
+extern "C" void emu_switch(void** save, void* to);
+asm(R"(
+.text
+.hidden emu_switch
+.globl emu_switch
+.type emu_switch,@function
+emu_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp,(%rdi)
+  movq %rsi,%rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size emu_switch,.-emu_switch
+)");
+
+namespace emu {
+
+namespace {
+
+constexpr u64 kCanary = 0x6c6c6d63656d7521ull;
+thread_local Block* running = nullptr;  // the block this OS thread executes fibers of, for the fault handler
+
+[[noreturn]] void leave_block(Block& b) {
+  void* ignored;
+  emu_switch(&ignored, b.main_stack_pointer);
+  __builtin_unreachable();
+}
+
+std::string position(const Block& b, const Fiber& f) {
+  return text("%s: block (%u,%u,%u) thread (%u,%u,%u)", b.launch->kernel->name, b.index.x, b.index.y, b.index.z,
+              f.tid.x, f.tid.y, f.tid.z);
+}
+
+// Every distinct wait, how many threads are in it, and which one is first.
+[[noreturn]] void report_deadlock(Block& b) {
+  struct Group { const char* in; u32 line; u32 count, first; Site at; };
+  std::vector<Group> groups;
+  u32 exited = 0;
+  for (u32 t = 0; t < b.n; t++) {
+    const Fiber& f = *b.fibers[t];
+    if (f.done) { exited++; continue; }
+    bool known = false;
+    for (Group& g : groups)
+      if (g.in == f.waiting_in && g.line == f.at.line) g.count++, known = true;
+    if (!known) groups.push_back({f.waiting_in, f.at.line, 1, t, f.at});
+  }
+  std::string message = "deadlock (divergent barrier, missing arrival or wait that never completes): ";
+  for (size_t i = 0; i < groups.size() && i < 6; i++)
+    message += text("%s%u threads (first: %u) wait in %s at %s", i ? "; " : "", groups[i].count, groups[i].first,
+                    groups[i].in, describe(where_of(groups[i].at)).c_str());
+  message += text("; %u of %u threads have exited", exited, b.n);
+  const Fiber& first = *b.fibers[groups.empty() ? 0 : groups[0].first];
+  b.failure = {Fault::deadlock, position(b, first) + " at " + describe(where_of(first.at)) + ": " + message};
+  leave_block(b);
+}
+
+Fiber* pick(Block& b) {
+  while (true) {
+    const size_t n = b.ready.size() - b.ready_head;
+    if (b.mode() == Mode::random && !b.loads.empty() && (b.random() & 7) == 0) land_one_load(b);
+    if (!n) {
+      if (b.ready.size() > b.ready_head) continue;  // the load above woke somebody
+      if (!land_one_load(b)) return nullptr;        // asynchronous work lands as late as this
+      continue;
+    }
+    u32 t;
+    if (b.mode() == Mode::forward) {
+      t = b.ready[b.ready_head++];
+    } else {
+      const size_t j = b.mode() == Mode::reverse ? b.ready.size() - 1 : b.ready_head + b.random() % n;
+      t = b.ready[j];
+      b.ready[j] = b.ready.back();
+      b.ready.pop_back();
+    }
+    if (b.ready_head >= b.ready.size()) b.ready.clear(), b.ready_head = 0;
+    return b.fibers[t];
+  }
+}
+
+void check_stack(Fiber& f) {
+  if (f.canary != kCanary)
+    fail(Fault::misuse, where_of(f.at), text("thread overflowed its %zu KiB fiber stack", kStackBytes >> 10));
+}
+
+// Shared memory may be given to another block as soon as this one is gone.
+void check_nothing_in_flight(Fiber& f) {
+  Block& b = *f.block;
+  for (const PendingCopy& store : f.stores.queue)
+    if (!store.read_done)
+      misuse(store.at, "thread exits while its TMA store may still read shared memory (tma_wait_read is missing)");
+  if (!f.copies.queue.empty()) {  // what the thread never waited for completes with it
+    cp_async_commit({});
+    cp_async_wait(0, {});
+  }
+  if (b.live > 1) return;
+  if (!b.loads.empty()) misuse(b.loads.front().at, "block exits while a TMA load into its shared memory is in flight");
+  for (const Warpgroup& g : b.warpgroups)
+    if (!g.ops.empty()) misuse(g.ops.front().at, "block exits while a wgmma is in flight (wgmma_wait is missing)");
+}
+
+void fiber_main() {
+  Fiber& f = me();
+  Block& b = *f.block;
+  b.launch->kernel->invoke(b.launch->params);
+  check_stack(f);
+  check_nothing_in_flight(f);
+  f.done = true;
+  if (--b.live == 0) leave_block(b);
+  Fiber* next = pick(b);
+  if (!next) report_deadlock(b);
+  void* ignored;
+  emu_switch(&ignored, next->stack_pointer);
+  __builtin_unreachable();
+}
+
+struct sigaction previous_segv, previous_bus, previous_ill;
+thread_local const u8* faulting_address = nullptr;
+thread_local const void* faulting_pc = nullptr;
+thread_local bool faulting_trap = false;
+thread_local bool faulting_alignment = false;  // x86 answers a misaligned vector access with #GP, without address
+
+[[noreturn]] void after_fault() {  // runs on the faulting fiber's stack, outside the signal handler
+  const Where where = where_of(static_cast<const u8*>(faulting_pc) + 1);
+  if (faulting_trap) fail(Fault::misuse, where, "index beyond the end of a local array");
+  if (faulting_alignment) fail(Fault::misaligned, where, "misaligned address: a vector access is not aligned to its size");
+  const AccessProblem problem = Memory::instance().explain(faulting_address);
+  fail(Fault::illegal_address, where,
+       "illegal memory access: " + (problem.text.empty() ? "address " + hex(faulting_address) : problem.text));
+}
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  auto* u = static_cast<ucontext_t*>(context);
+  const auto sp = static_cast<uintptr_t>(u->uc_mcontext.gregs[REG_RSP]);
+  if (running && sp - reinterpret_cast<uintptr_t>(running->stacks) < kMaxThreads * kStackBytes) {
+    faulting_trap = signal == SIGILL;
+    faulting_alignment = !faulting_trap && info->si_code == SI_KERNEL;
+    faulting_address = static_cast<const u8*>(info->si_addr);
+    faulting_pc = reinterpret_cast<const void*>(u->uc_mcontext.gregs[REG_RIP]);
+    u->uc_mcontext.gregs[REG_RSP] = greg_t(((sp - 1024) & ~uintptr_t{15}) - 8);
+    u->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(&after_fault);
+    return;
+  }
+  const struct sigaction& old = signal == SIGSEGV ? previous_segv : signal == SIGBUS ? previous_bus : previous_ill;
+  if (old.sa_flags & SA_SIGINFO) return old.sa_sigaction(signal, info, context);
+  if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN) return old.sa_handler(signal);
+  ::signal(signal, SIG_DFL);  // not ours: let the process die where it stands
+}
+
+}  // namespace
+
+void install_fault_handler() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    sigaction(SIGSEGV, &action, &previous_segv);
+    sigaction(SIGBUS, &action, &previous_bus);
+    sigaction(SIGILL, &action, &previous_ill);  // compilers' traps
+  });
+}
+
+void fail(Fault fault, Where where, const std::string& message) {
+  Fiber& f = me();
+  Block& b = *f.block;
+  b.failure = {fault, position(b, f) + " at " + describe(where) + ": " + message};
+  leave_block(b);
+}
+
+void wake(Block& block, u32 thread) {
+  block.fibers[thread]->waiting_in = nullptr;
+  block.ready.push_back(thread);
+}
+
+void block_here(const char* waiting_in, Site at) {
+  Fiber& f = me();
+  Block& b = *f.block;
+  f.waiting_in = waiting_in;
+  f.at = at;
+  check_stack(f);
+  Fiber* next = pick(b);
+  if (next == &f) return;
+  if (!next) report_deadlock(b);
+  emu_switch(&f.stack_pointer, next->stack_pointer);
+}
+
+Block& worker_block() {
+  static thread_local std::unique_ptr<Block> block;
+  if (!block) {
+    block = std::make_unique<Block>();
+    auto map = [](size_t bytes, size_t align) {
+      void* p = mmap(nullptr, bytes + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (p == MAP_FAILED) throw std::bad_alloc();
+      return reinterpret_cast<u8*>((reinterpret_cast<uintptr_t>(p) + align - 1) / align * align);
+    };
+    block->stacks = map(kMaxThreads * kStackBytes, kStackBytes);
+    block->smem = map(kMaxSmem + 4096, 1024);  // mapped once per OS thread, for the life of the process
+  }
+  return *block;
+}
+
+void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
+  b.launch = &launch;
+  b.index = index;
+  b.n = b.live = launch.block.x * launch.block.y * launch.block.z;
+  b.rng = (launch.schedule.seed + 1) * 0x9E3779B97F4A7C15ull + index.x * 77 + index.y * 7919 + index.z * 104729;
+  b.ready.clear();
+  b.ready_head = 0;
+  b.failure = {};
+  b.loads.clear();
+  b.mbarriers.clear();
+  b.layouts.clear();
+  b.waited_for_grid = false;
+  for (u32 w = 0; w < (b.n + 31) / 32; w++) b.warps[w] = Warp{};
+  for (Barrier& bar : b.barriers) bar = Barrier{};
+  for (Warpgroup& g : b.warpgroups) g = Warpgroup{};
+  const u32 regs = launch.regs_per_thread ? (launch.regs_per_thread + 7) / 8 * 8
+                                          : std::min(255u, 65536u / std::max(b.n, 1u)) / 8 * 8;
+  for (u32 g = 0; g < (b.n + 127) / 128; g++) b.warpgroups[g].regs = regs;
+  b.free_regs = 0;
+  std::memset(b.smem, 0xFF, launch.smem_bytes);
+  for (u32 t = 0; t < b.n; t++) {
+    u8* base = b.stacks + size_t(t) * kStackBytes;
+    if (b.fibers[t]) b.fibers[t]->~Fiber();
+    Fiber* f = new (base) Fiber;
+    b.fibers[t] = f;
+    f->tid = {t % launch.block.x, t / launch.block.x % launch.block.y, t / (launch.block.x * launch.block.y)};
+    f->bid = index;
+    f->bdim = launch.block;
+    f->gdim = launch.grid;
+    f->smem = b.smem;
+    f->id = t;
+    f->lane = t & 31;
+    f->warp = t >> 5;
+    f->block = &b;
+    f->canary = kCanary;
+    // Stagger the stacks: same-offset stacks would all fall into the same cache sets.
+    auto** sp = reinterpret_cast<void**>(base + kStackBytes - (t * 832 & 0x3fc0) - 64);
+    *--sp = nullptr;
+    *--sp = reinterpret_cast<void*>(&fiber_main);
+    for (int i = 0; i < 6; i++) *--sp = nullptr;
+    f->stack_pointer = sp;
+    b.ready.push_back(t);
+  }
+  if (launch.checked) race_begin_block(b);
+  running = &b;
+  Fiber* first = pick(b);
+  emu_switch(&b.main_stack_pointer, first->stack_pointer);
+  running = nullptr;
+}
+
+u8* smem_at(Block& b, u32 offset, size_t bytes, Where where) {
+  if (offset + bytes > b.launch->smem_bytes)
+    fail(Fault::illegal_address, where,
+         text("shared memory access out of bounds: offset %u + %zu bytes > %zu bytes of dynamic shared memory", offset,
+              bytes, b.launch->smem_bytes));
+  return b.smem + offset;
+}
+
+}  // namespace emu

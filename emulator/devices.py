@@ -1,0 +1,43 @@
+"""Devices that can be emulated: what cuDeviceGetAttribute answers. From NVIDIA's data sheets and the CUDA
+Programming Guide, table of technical specifications per compute capability."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+
+KIB, GIB = 1 << 10, 1 << 30
+
+
+@dataclass(frozen=True)
+class Device:
+    """Sizes in bytes; `smem_optin` is the most dynamic shared memory a block may opt in to."""
+
+    name: str
+    major: int
+    minor: int
+    sms: int
+    memory_bytes: int
+    l2_bytes: int
+    smem_optin: int
+    smem_sm: int
+    smem_block: int = 48 * KIB
+    regs_sm: int = 65536
+    threads_sm: int = 2048
+    clock_khz: int = 1_700_000
+
+    def with_memory(self, memory_bytes: int) -> Device:
+        return replace(self, memory_bytes=memory_bytes)
+
+
+A100 = Device("NVIDIA A100", 8, 0, 108, 80 * GIB, 40 << 20, 163 * KIB, 164 * KIB)
+RTX4090 = Device(
+    "NVIDIA GeForce RTX 4090", 8, 9, 128, 24 * GIB, 72 << 20, 99 * KIB, 100 * KIB, threads_sm=1536
+)
+H100 = Device("NVIDIA H100", 9, 0, 132, 80 * GIB, 50 << 20, 227 * KIB, 228 * KIB)
+H200 = Device("NVIDIA H200", 9, 0, 132, 141 * GIB, 50 << 20, 227 * KIB, 228 * KIB)
+B200 = Device("NVIDIA B200", 10, 0, 148, 180 * GIB, 126 << 20, 227 * KIB, 228 * KIB)
+
+
+def environment(devices: list[Device]) -> str:
+    """The value of LLMC_EMU_DEVICES that makes the driver offer these devices."""
+    return "|".join(";".join(f"{k}={v}" for k, v in asdict(d).items()) for d in devices)

@@ -1,0 +1,82 @@
+"""Mutants that survive because they change nothing that can be observed, each with the reason.
+
+Key: file, the line's text, what the mutated operator or call became ("deleted" never occurs: calls become
+"(void)0" or "0u"), and how many equal lines precede it.
+"""
+
+HARMLESS: dict[tuple[str, str, str, int], str] = {
+    (
+        "rms_norm.cuh",
+        "for (int i = 0; i < kPerThread; i++) {",
+        "<=",
+        0,
+    ): "one more vector per thread lies behind H, and `c < kVectors` skips it",
+    (
+        "rms_norm.cuh",
+        "for (int i = 0; i < kPerThread; i++) {",
+        "<=",
+        1,
+    ): "one more vector per thread lies behind H, and `c < kVectors` skips it",
+    (
+        "gemm.cuh",
+        "if (step < steps) {",
+        "<=",
+        0,
+    ): "fetches one step behind K: every chunk is invalid and becomes zero in a stage nobody reads",
+    (
+        "skinny_gemm.cuh",
+        "const int k_end = k_begin + slice < K ? k_begin + slice : K;",
+        "<=",
+        0,
+    ): "a minimum: both sides are equal where the comparison changes",
+    ("skinny_gemm.cuh", "for (int m = 0; m < MAX_M; m++) {", "<=", 0): "`m < M` inside skips it: M <= MAX_M",
+    (
+        "skinny_gemm.cuh",
+        "for (int i = threadIdx.x; i < M * kPairs; i += kThreads) {",
+        "<=",
+        0,
+    ): "the extra pair is of row M, which store_pair drops",
+    (
+        "epilogue.cuh",
+        "for (int n = 0; n + 1 < TILES; n += 2) {",
+        "<=",
+        0,
+    ): "TILES is even: no n makes the difference",
+    (
+        "attention_decode.cuh",
+        "const int begin = split * SPLIT, context = len[b], end = begin + SPLIT < context ? begin + SPLIT : context;",
+        "<=",
+        0,
+    ): "a minimum: both sides are equal where the comparison changes",
+    (
+        "attention_decode.cuh",
+        "if (begin >= end) return;",
+        ">",
+        0,
+    ): "an empty split writes a neutral state that combine does not read",
+    (
+        "attention_decode.cuh",
+        "for (int base = begin; base < end; base += kStates) {",
+        "<=",
+        0,
+    ): "one more round in which no token is valid",
+    ("attention_prefill.cuh", "if (q0 >= rows) return;", ">", 0): "a block without rows stores nothing",
+    (
+        "attention_prefill.cuh",
+        "const int last = shift + (q0 + kBQ < rows ? q0 + kBQ : rows), tiles = (last + kBKV - 1) / kBKV;",
+        "<=",
+        0,
+    ): "a minimum: both sides are equal where the comparison changes",
+    (
+        "attention_prefill.cuh",
+        "if (tile < tiles) {",
+        "<=",
+        0,
+    ): "fetches one tile more into the stage that nobody reads any more",
+    (
+        "attention_prefill.cuh",
+        "const int limit = row + h * 8 < context ? row + h * 8 : context - 1;",
+        "<=",
+        0,
+    ): "differs for query rows behind the last one, which are not stored",
+}

@@ -1,0 +1,82 @@
+"""The emulated driver under unmodified cuda-python, in processes of their own; and that nobody else gets
+it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import decode_step
+import pytest
+import subprocesses
+from llmc.codegen.cuda.nvrtc import compile_cubin
+from llmc.emulator.devices import H100
+
+HERE = Path(__file__).parent
+CHECKS = re.findall(
+    r"\b(\w+)\b", re.search(r"^CHECKS = \[(.*?)\]", (HERE / "driver_program.py").read_text(), re.S | re.M)[1]
+)  # type: ignore[index]
+SOURCE = re.search(r'^SOURCE = """(.*?)"""', (HERE / "driver_program.py").read_text(), re.S | re.M)[1]  # type: ignore[index]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("driver")
+    subprocesses.build_source(SOURCE, "driver_program", path, "sm_90a", False)
+    subprocesses.build_source(SOURCE, "driver_program", path, "sm_90a", True)
+    (path / "for_sm_80.cubin").write_bytes(compile_cubin(SOURCE, "sm_80").cubin)
+    return path
+
+
+@cache
+def _problems(folder: Path, checked: bool) -> dict[str, str]:
+    devices = [H100.with_memory(1 << 30)] * 2
+    done = subprocesses.run("driver_program.py", folder=folder, checked=checked, devices=devices)
+    assert done.returncode == 0, done.stderr
+    return {r["check"]: r["problem"] for r in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("checked", [False, True], ids=["fast", "checked"])
+@pytest.mark.parametrize("check", CHECKS)
+def test_driver(folder: Path, check: str, checked: bool) -> None:
+    assert not (problem := _problems(folder, checked)[check]), problem
+
+
+def test_the_fake_is_found_only_when_asked_for() -> None:
+    """Without LD_LIBRARY_PATH no process of this environment sees the emulator's libcuda."""
+    script = (
+        "import ctypes\ntry: lib = ctypes.CDLL('libcuda.so.1')\nexcept OSError: print('none')\n"
+        "else: print('fake' if hasattr(lib, 'llmcEmuReport') else 'real')"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True
+        ).stdout.strip()
+        != "fake"
+    )
+
+
+@pytest.mark.parametrize("schedule", ["forward", "random:5"])
+def test_decode_step_as_one_graph(tmp_path: Path, schedule: str) -> None:
+    """A step of SmolLM2-135M's shapes: at least 200 nodes, equal to numpy within what bf16 storage
+    allows, and no more
+    than two CPU seconds (one second on two free cores)."""
+    subprocesses.build_pairs(decode_step.KERNELS, tmp_path)
+    done = subprocesses.run("decode_step.py", "3", folder=tmp_path, schedule=schedule)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    print(result)
+    assert result["nodes"] >= 200 and result["finite"]
+    # Sums in another order flip roundings of the bf16 residual stream: some ulps of its magnitude, layer
+    # after layer.
+    assert (
+        result["max_error"] <= 8 * 2**-8 * result["max_logit"]
+        and result["mean_error"] <= 2**-8 * result["max_logit"]
+    )
+    assert min(result["cpu_seconds"]) <= 2.0

@@ -1,0 +1,95 @@
+"""NVRTC without a GPU: budgets on every target, reproducible and cached cubins, errors at the template's
+line, and
+the parameter block of each cubin against its twin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from llmc.codegen.cuda import nvrtc, sass
+from llmc.codegen.cuda.catalog import for_target
+from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams
+from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render, symbol_of
+from llmc.codegen.cuda.target import TARGETS
+from llmc.emulator.pairs import cubin_hash
+
+
+@pytest.mark.parametrize("arch", nvrtc.ARCHS)
+def test_budgets(arch: str) -> None:
+    """sm_100a compiles under the same budgets, though its kernels are not tuned yet."""
+    target = TARGETS[arch]
+    found = []
+    for p in for_target(target):
+        compiled = nvrtc.compile_cubin(render(p, "kernel"), arch)
+        assert not compiled.log, compiled.log
+        r, counts = sass.resources(compiled.cubin)["kernel"], sass.opcodes(compiled.cubin)["kernel"]
+        found += [f"{p.template} {p.label}: {v}" for v in sass.judge(r, counts, p.budget(target))]
+        assert r.shared <= 1024, f"static shared memory {r.shared}"  # CUDA reserves 1 KiB on sm_90 and later
+        assert -(-r.registers // 8) * 8 * p.threads * p.blocks_per_sm <= target.regs_sm, p
+    assert not found, "\n".join(found)
+
+
+def test_a_target_is_built_in_parallel_and_cached(tmp_path: Path) -> None:
+    jobs = [(f"{symbol_of(p)}.cu", render(p), "sm_90a") for p in for_target(TARGETS["sm_90a"])]
+    start, cpu = time.perf_counter(), time.process_time()
+    built = nvrtc.compile_all(jobs, tmp_path)
+    wall, used = time.perf_counter() - start, time.process_time() - cpu
+    print(f"{len(jobs)} kernels for sm_90a: {wall:.1f} s wall, {used:.1f} s of CPU")
+    assert used < 20  # ten seconds on two free cores
+    stamps = [p.stat().st_mtime_ns for p in built]
+    assert nvrtc.compile_all(jobs, tmp_path) == built
+    assert [p.stat().st_mtime_ns for p in built] == stamps
+
+
+def test_cubins_are_reproducible(tmp_path: Path) -> None:
+    p = GemmParams(64, 64, 2, 2, 4, Epilogue.NONE)
+    script = (
+        "import sys; from llmc.codegen.cuda import nvrtc; "
+        "sys.stdout.buffer.write(nvrtc.compile_cubin(sys.stdin.read(), 'sm_90a').cubin)"
+    )
+    images = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            input=render(p).encode(),
+            capture_output=True,
+            check=True,
+            cwd=cwd,
+            env=os.environ | {"PYTHONHASHSEED": seed, "TZ": tz},
+        ).stdout
+        for cwd, seed, tz in ((tmp_path, "1", "UTC"), (Path.home(), "2", "Asia/Tokyo"))
+    }
+    assert len(images) == 1 and cubin_hash(images.pop())
+
+
+def test_errors_name_the_template_line() -> None:
+    files = nvrtc.headers()
+    lines = files["rms_norm.cuh"].splitlines()
+    at = next(i for i, row in enumerate(lines) if "sum = warp_sum(sum)" in row)
+    lines[at] = "  sum = warp_sum(summ);"
+    files["rms_norm.cuh"] = "\n".join(lines)
+    with pytest.raises(nvrtc.CompileError, match=rf"rms_norm\.cuh\({at + 1}\): error"):
+        nvrtc.compile_cubin(
+            '#include "rms_norm.cuh"\nLLMC_KERNEL(32, 1) k(const bf16* x, bf16* y)'
+            " { rms_norm_row<64, 32, false>(x, y, x, y, 1.0f); }\n",
+            "sm_80",
+            files=files,
+        )
+
+
+@pytest.mark.parametrize("params", [HopperGemmParams(128, 4, Epilogue.NONE)])
+def test_a_kernel_is_refused_where_it_cannot_run(params: KernelParams) -> None:
+    assert params.rejects(TARGETS["sm_80"]) == "sm_80 has no wgmma"
+    assert params.rejects(TARGETS["sm_90a"]) is None
+    assert "shared memory" in (GemmParams(128, 128, 2, 2, 4, Epilogue.NONE).rejects(TARGETS["sm_89"]) or "")
+
+
+def test_illegal_parameters_are_refused() -> None:
+    with pytest.raises(ValueError, match="block_n 96"):
+        HopperGemmParams(96, 4, Epilogue.NONE)
+    with pytest.raises(ValueError, match="stages 1"):
+        GemmParams(64, 64, 2, 2, 1, Epilogue.NONE)
