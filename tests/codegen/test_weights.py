@@ -134,7 +134,7 @@ def test_rows_are_those_of_the_whole(expr: WeightExpr, data: st.DataObject) -> N
 @given(exprs(), st.integers(1, 400))
 def test_pieces_join_to_the_whole(expr: WeightExpr, chunk: int) -> None:
     patch = pytest.MonkeyPatch()
-    patch.setattr(module, "CHUNK_BYTES", chunk)
+    patch.setattr(module, "CHUNK_VALUES", chunk)
     try:
         pieces = list(stored(expr, Reader()))
     finally:
@@ -165,7 +165,7 @@ PACKED = [
 @pytest.mark.parametrize("expr", PACKED, ids=lambda e: str(e.type))
 @pytest.mark.parametrize("chunk", [1, 10_000, 16 << 20])
 def test_packed_weights(expr: Apply, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(module, "CHUNK_VALUES", chunk)
     reader = Reader()
     data = np.concatenate(list(stored(expr, reader)))
     n, k = expr.type.static_shape()

@@ -134,7 +134,7 @@ def skeleton(thing: object, ids: dict[Value, int]) -> object:
     return thing
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(graphs())
 def test_print_parse_is_the_identity(graph: Graph) -> None:
     text = print_graph(graph)

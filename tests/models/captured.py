@@ -197,7 +197,7 @@ class Captured:
 
 
 def llama(layers: int = 2, interleaved: bool = False, rotary: int = 16) -> Graph:
-    """GQA 4/2, head_dim other than width / heads, gated MLP of an odd width, tied head."""
+    """GQA 4/2, head_dim other than width / heads, gated MLPs of an even and an odd width, tied head."""
     c = Captured()
     x = c.embed("embed.weight", 100, 48)
     tables = c.rope_tables(rotary, interleaved)
@@ -209,7 +209,7 @@ def llama(layers: int = 2, interleaved: bool = False, rotary: int = 16) -> Graph
         )
         q, k = c.rope(q, tables, interleaved), c.rope(k, tables, interleaved)
         x = c.plus(x, c.linear(c.attend(q, k, v, Attention(0.25)), f"l{i}.o", 48))
-        x = c.plus(x, c.gated(c.rms_norm(x, f"l{i}.norm2"), f"l{i}.mlp", 72, UnaryFn.SILU))
+        x = c.plus(x, c.gated(c.rms_norm(x, f"l{i}.norm2"), f"l{i}.mlp", (96, 72)[i % 2], UnaryFn.SILU))
     c.b.loc = "head"
     return c.graph(c.add(Linear(), c.rms_norm(x, "norm"), c.weight("embed.weight", 100, 48)))
 

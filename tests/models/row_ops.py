@@ -9,7 +9,7 @@ from llmc.compiler.ir.ops.attention import Attention
 from llmc.compiler.ir.ops.constant import Scalar
 from llmc.compiler.ir.ops.nn import LayerNorm
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
-from llmc.compiler.ir.ops.reduce import Reduce, ReduceFn, Softmax
+from llmc.compiler.ir.ops.reduce import Linear, Reduce, ReduceFn, Softmax
 from llmc.compiler.ir.ops.shape import Concat, Expand, Permute
 from llmc.compiler.ir.types import DType
 
@@ -200,10 +200,14 @@ def crossing() -> Graph:
     x = c.plus(x, c.embed("places.embed", 200, 32, place))
     y = c.linear(x, "mix", 32)
     x = c.add(Where(), mask, c.unary(UnaryFn.TANH, y), x)
+    z = c.linear(x, "rich", 32, bias=True)  # an epilogue of rows, numbers, masks and a residual
+    above = c.add(Unary(UnaryFn.NOT), c.binary(BinaryFn.LE, z, c.weight("threshold", 32)))
+    low = c.binary(BinaryFn.MINIMUM, c.mul(z, c.weight("gain", 1)), 0.75)
+    x = c.plus(c.add(Where(), above, c.unary(UnaryFn.GELU, z), low), x)
     heads = c.heads(x, 2)
     x = c.plus(x, c.attend(heads, heads, heads, Attention(0.25)))
     factor = c.view(c.add(Cast(DType.F32), place), c.batch, c.seq, 1)
     x = c.binary(BinaryFn.DIV, c.rms_norm(x, "norm"), factor)
     late = c.view(c.add(Cast(DType.F32), c.positions), c.batch, c.seq, 1)
     x = c.add(Where(), mask, x, c.binary(BinaryFn.MINIMUM, x, late))
-    return c.graph(c.linear(x, "lm_head", 70))
+    return c.graph(c.add(Linear(), x, c.weight("table.embed", 90, 32)))

@@ -24,14 +24,14 @@ IDS = np.random.default_rng(11).integers(0, 90, LENGTH).astype(np.int32)
 OTHER = np.random.default_rng(12).integers(0, 90, LENGTH).astype(np.int32)
 MODELS: dict[str, tuple[Callable[[], Graph], Scheme]] = {
     "llama-bf16": (llama, Scheme.BF16),
-    "gpt2-int8": (gpt2, Scheme.INT8),
-    "gemma-f32": (gemma, Scheme.F32),
+    "gpt2-bf16": (gpt2, Scheme.BF16),
+    "gemma-int8": (gemma, Scheme.INT8),
     "crossing-f32": (crossing, Scheme.F32),
     "forest-f32": (lambda: forest(7, 5), Scheme.F32),
 }
-# logits against the interpreter on the same kernel-level graph, as a part of the largest. bf16 and int8 round the same
-# values in both, but a value beside a boundary may fall to the other side: a few steps of the format, averaged out
-TOLERANCE = {Scheme.F32: 1e-5, Scheme.BF16: 2.0**-7, Scheme.INT8: 1 / 64}
+# logits against the interpreter on the same kernel-level graph, as a part of the largest: sums in another order; a step
+# of bf16; sixteen steps of int8, as one is amplified on its way to the logits
+TOLERANCE = {Scheme.F32: 1e-5, Scheme.BF16: 2.0**-8, Scheme.INT8: 16 / 127}
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -72,8 +72,13 @@ def test_values_are_the_interpreters(built: tuple[Built, Scheme]) -> None:
     model, scheme = built
     found, want = whole(model, IDS), expected(model.prefill, IDS)
     assert np.isfinite(found).all()
-    scale = np.abs(want).max(0) if scheme is Scheme.F32 else np.abs(want).max()
-    assert (np.abs(found - want) <= TOLERANCE[scheme] * np.maximum(scale, 1e-3)).all()
+    scale = np.maximum(np.abs(want).max(0) if scheme is Scheme.F32 else np.abs(want).max(), 1e-3)
+    error = (np.abs(found - want) / scale).max(1)
+    if scheme is not Scheme.F32:
+        # a value beside a rounding boundary that falls to the other side changes the tokens that follow, in the
+        # interpreter too when a norm's weight moves by 1e-6; until one does, all is as exact as in float32
+        assert np.mean(error[:30] <= 1e-3) >= 0.8
+    assert (error <= TOLERANCE[scheme]).all()
 
 
 @pytest.mark.parametrize("threads", [2, 3])
