@@ -78,7 +78,7 @@ class LlmcConfig(ctypes.Structure):
 def load_library(path: Path) -> ctypes.CDLL:
     """model.so with its functions typed. Raises AbiMismatch if it cannot be loaded or lacks a function."""
     try:
-        library = ctypes.CDLL(str(path.absolute()))
+        library = ctypes.CDLL(_name_of_its_own(path.absolute()))
         functions = {
             "llmc_abi_version": ((), c_uint32),
             "llmc_kv_block_bytes": ((), c_int64),
@@ -94,3 +94,14 @@ def load_library(path: Path) -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise AbiMismatch(f"{path}: cannot be loaded: {error}") from error
     return library
+
+
+def _name_of_its_own(path: Path) -> str:
+    """A spelling of the path that no other file has had in this process.
+
+    The loader takes a name it has loaded before for the same library, although a build may have put another one there.
+    The inode, which stays taken while it is mapped, makes the difference: its bits are spelled as `/` and `/.`.
+    """
+    inode = path.stat().st_ino
+    bits = "".join("/." if inode >> bit & 1 else "/" for bit in range(inode.bit_length()))
+    return f"{path.parent}{bits}/{path.name}"

@@ -21,14 +21,19 @@ from llmc.compiler.cli import main
 
 
 def serve() -> None:
+    ended = None
     for line in sys.stdin:
-        request = json.loads(line)
+        if ended is not None:
+            os.waitpid(ended, 0)
         pid = os.fork()
         if pid == 0:
-            run(**request)
+            run(**json.loads(line))
         print(pid, flush=True)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        # not reaped before the next request, so that a signal meant for it reaches no other process
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert info is not None
+        print(info.si_status if info.si_code == os.CLD_EXITED else -info.si_status, flush=True)
+        ended = pid
 
 
 def run(args: list[str], env: dict[str, str], folder: str, stdout: str, stderr: str) -> None:
