@@ -6,18 +6,6 @@ Key: file, the line's text, what the mutated operator or call became ("deleted" 
 
 HARMLESS: dict[tuple[str, str, str, int], str] = {
     (
-        "rms_norm.cuh",
-        "for (int i = 0; i < kPerThread; i++) {",
-        "<=",
-        0,
-    ): "one more vector per thread lies behind H, and `c < kVectors` skips it",
-    (
-        "rms_norm.cuh",
-        "for (int i = 0; i < kPerThread; i++) {",
-        "<=",
-        1,
-    ): "one more vector per thread lies behind H, and `c < kVectors` skips it",
-    (
         "gemm.cuh",
         "if (step < steps) {",
         "<=",

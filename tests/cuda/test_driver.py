@@ -14,7 +14,11 @@ from pathlib import Path
 import decode_step
 import pytest
 import subprocesses
-from llmc.codegen.cuda.nvrtc import compile_cubin
+from llmc.codegen.cuda.catalog import for_target
+from llmc.codegen.cuda.nvrtc import TEMPLATES, compile_cubin
+from llmc.codegen.cuda.target import TARGETS
+from llmc.emulator import pairs
+from llmc.emulator.build import build_twin
 from llmc.emulator.devices import H100
 
 HERE = Path(__file__).parent
@@ -45,6 +49,24 @@ def _problems(folder: Path, checked: bool) -> dict[str, str]:
 @pytest.mark.parametrize("check", CHECKS)
 def test_driver(folder: Path, check: str, checked: bool) -> None:
     assert not (problem := _problems(folder, checked)[check]), problem
+
+
+def test_parameters_of_every_cubin_match_its_twin(tmp_path: Path) -> None:
+    """KPARAM_INFO of the cubin against sizeof on the CPU; and a twin with another signature is refused."""
+    kernels = for_target(TARGETS["sm_90a"])
+    subprocesses.build_pairs(kernels, tmp_path)
+    combines = sum(p.template == "attention_decode" for p in kernels)
+    done = subprocesses.run("load_all.py", folder=tmp_path)
+    assert done.stdout.strip() == f"loaded {len(kernels) + combines}", done.stdout + done.stderr
+
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    text = '#include "device.cuh"\nLLMC_KERNEL(32, 1) k(float* p, TYPE x) { *p = x; }\nLLMC_EXPORT(k)\n'
+    cubin = compile_cubin(text.replace("TYPE", "int"), "sm_90a").cubin
+    (wrong / "k.cubin").write_bytes(cubin)
+    twin = build_twin(text.replace("TYPE", "double"), [TEMPLATES], checked=False)
+    pairs.install(cubin, twin, wrong / "twins", checked=False)
+    assert "parameter sizes" in subprocesses.run("load_all.py", folder=wrong).stdout
 
 
 def test_the_fake_is_found_only_when_asked_for() -> None:
