@@ -24,6 +24,14 @@ if [ ! -d "$folder/source" ]; then
     mv "$folder/source.part" "$folder/source"
 fi
 
+# gcc 12's _tile_loadconfig tells the compiler of 8 of the 64 bytes that it reads, so the stores to the others are dropped
+# and every AMX kernel (Q8_0 and other quantised types) dies of an illegal instruction. One line makes them all count.
+amx=$folder/source/llama.cpp/ggml/src/ggml-cpu/amx/mmq.cpp
+if ! grep -q '__asm__ volatile("" : : "m"(tc))' "$amx"; then
+    sed -i 's/^    _tile_loadconfig(&tc);/    __asm__ volatile("" : : "m"(tc));\n&/' "$amx"
+    grep -q '__asm__ volatile("" : : "m"(tc))' "$amx" || { echo "$amx: no _tile_loadconfig(&tc) to mend" >&2; exit 1; }
+fi
+
 # NATIVE: every instruction set of this CPU (AVX-512, VNNI, BF16, AMX). Everything that neither computes nor quantises is off.
 nice -n 10 cmake -S "$folder/source/llama.cpp" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
     -DBUILD_SHARED_LIBS=OFF -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_TESTS=OFF \

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from limits import Limits, huge_pages
-from llamacpp import LlamaCppContender, ModelWork, quantize
+from llamacpp import LlamaCppContender, LlamaCppError, ModelWork, quantize
 from llmc_contender import LlmcContender, build_engine
 from load import LoadWatch
 from results import READ, READ_MAPPED, Machine, Precision, Result, Row, report
@@ -91,8 +91,8 @@ def main() -> None:
             averages.append(os.getloadavg()[0])
             print(f"round {number + 1} of {args.rounds}, load average {averages[-1]:.1f}", file=sys.stderr)
             samples.extend(run_round(number, rows, limits))
-    except KeyboardInterrupt:
-        print("stopped: the rounds that are whole count", file=sys.stderr)
+    except (KeyboardInterrupt, LlamaCppError) as error:
+        print(f"stopped, the rounds that are whole count: {error or 'interrupted'}", file=sys.stderr)
     machine = Machine(target.mcpu, args.threads, peaks)
     results = [Result.of(row, samples, work, peaks[row.precision][1]) for row in rows] if samples else []
     print("\n".join(report(machine, results, samples)))
