@@ -62,9 +62,7 @@ class HostCompiler:
 
 @cache
 def _version(command: tuple[str, ...]) -> str:
-    return subprocess.run(
-        [*command, "--version"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()[0]
+    return subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
 
 
 def cache_dir() -> Path:
@@ -219,9 +217,7 @@ def build_twin(
     seen = [p.read_bytes() for folder in includes for p in sorted(folder.glob("*.cuh"))]
     headers = [p.read_bytes() for p in sorted(TWIN_INCLUDE.glob("*.h"))]
     # The include folders' content counts, not where they are: a checkout elsewhere finds the same twin.
-    key = _digest(
-        source, name, *seen, *headers, *[f for f in flags if str(ROOT) not in f], compiler.version()
-    )
+    key = _digest(source, name, *seen, *headers, *[f for f in flags if str(ROOT) not in f], compiler.version())
     final = cache_dir() / "twins" / f"{Path(name).stem}-{key}{'.checked' if checked else ''}.so"
     if final.exists():
         return final

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
 from llmc.emulator.build import Driver, build_driver
 from llmc.emulator.devices import H100, Device, environment
 
@@ -49,9 +50,7 @@ class CudaError(RuntimeError):
 class DeviceArray:
     """Device memory with numpy's shape and dtype; freed by `free()` or with the emulator's reset."""
 
-    def __init__(
-        self, emulator: Emulator, pointer: int, shape: tuple[int, ...], dtype: npt.DTypeLike
-    ) -> None:
+    def __init__(self, emulator: Emulator, pointer: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
         self._emulator = emulator
         self.pointer = pointer
         self.shape = shape
@@ -123,9 +122,7 @@ class Kernel:
         params = (ctypes.c_void_p * max(1, len(holders)))(*[ctypes.addressof(h) for h in holders])
         g = [*grid, 1, 1][:3]
         attribute = _LaunchAttribute(id=6, value=1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        config = _LaunchConfig(
-            *g, block, 1, 1, smem_bytes, stream, ctypes.pointer(attribute), int(programmatic)
-        )
+        config = _LaunchConfig(*g, block, 1, 1, smem_bytes, stream, ctypes.pointer(attribute), int(programmatic))
         emulator.call("cuLaunchKernelEx", ctypes.byref(config), self._handle, params, None)
         if wait:
             emulator.call("cuCtxSynchronize")
@@ -270,9 +267,7 @@ class Graph:
 
     def instantiate(self) -> GraphExec:
         handle = ctypes.c_void_p()
-        self._emulator.call(
-            "cuGraphInstantiateWithFlags", ctypes.byref(handle), self._handle, ctypes.c_ulonglong(0)
-        )
+        self._emulator.call("cuGraphInstantiateWithFlags", ctypes.byref(handle), self._handle, ctypes.c_ulonglong(0))
         return GraphExec(self._emulator, handle)
 
 

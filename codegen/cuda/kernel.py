@@ -10,6 +10,7 @@ from functools import cache
 from typing import ClassVar, Protocol
 
 import jinja2
+
 from llmc.codegen.cuda.nvrtc import TEMPLATES, headers
 from llmc.codegen.cuda.target import CudaTarget
 

@@ -17,9 +17,7 @@ class RmsNormParams:
     template: ClassVar[str] = "rms_norm"
 
     def __post_init__(self) -> None:
-        check(
-            self.hidden > 0 and self.hidden % 8 == 0, f"hidden {self.hidden} is not a positive multiple of 8"
-        )
+        check(self.hidden > 0 and self.hidden % 8 == 0, f"hidden {self.hidden} is not a positive multiple of 8")
         check(
             self.threads % 32 == 0 and 32 <= self.threads <= 1024,
             f"threads {self.threads}: whole warps up to 1024",

@@ -38,9 +38,7 @@ def _run(name: str, options: Sequence[str], cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
         f.write(cubin)
         f.flush()
-        return subprocess.run(
-            [tool(name), *options, f.name], capture_output=True, text=True, check=True
-        ).stdout
+        return subprocess.run([tool(name), *options, f.name], capture_output=True, text=True, check=True).stdout
 
 
 def resources(cubin: bytes) -> dict[str, Resources]:

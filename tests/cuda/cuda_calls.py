@@ -81,9 +81,7 @@ def params(args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return tuple(int(a) if isinstance(a, Ptr) else a for a in args), tuple(kinds)
 
 
-def launch(
-    function: Any, grid: Sequence[int], block: int, smem: int, args: Sequence[Any], stream: Any = 0
-) -> None:
+def launch(function: Any, grid: Sequence[int], block: int, smem: int, args: Sequence[Any], stream: Any = 0) -> None:
     g = [*grid, 1, 1][:3]
     ok(cu.cuLaunchKernel(function, *g, block, 1, 1, smem, stream, params(args), 0))
 

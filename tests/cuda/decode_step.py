@@ -14,18 +14,17 @@ from pathlib import Path
 import numpy as np
 from cuda.bindings import driver as cu
 from cuda_calls import Ptr, add_node, alloc, context, download, load, ok, upload
+from ml_dtypes import bfloat16
+
 from llmc.codegen.cuda.attention import DecodeAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams, symbol_of
 from llmc.codegen.cuda.rms_norm import RmsNormParams
-from ml_dtypes import bfloat16
 
 LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, PAGE, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 16, 100
 EPS, SCALE = 1e-5, D**-0.5
 NORM = RmsNormParams(HIDDEN, 128, False)
-PLAIN, RESIDUAL, SWIGLU = (
-    SkinnyGemmParams(1, 1, e) for e in (Epilogue.NONE, Epilogue.RESIDUAL, Epilogue.SWIGLU)
-)
+PLAIN, RESIDUAL, SWIGLU = (SkinnyGemmParams(1, 1, e) for e in (Epilogue.NONE, Epilogue.RESIDUAL, Epilogue.SWIGLU))
 ATTENTION, ROPE = DecodeAttentionParams(D, HEADS // KV_HEADS, PAGE, 256), RopeAppendParams(D, PAGE)
 KERNELS: list[KernelParams] = [NORM, PLAIN, RESIDUAL, SWIGLU, ATTENTION, ROPE]
 
@@ -54,9 +53,7 @@ def weights(rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def reference(
-    x: np.ndarray, layers: list[dict[str, np.ndarray]], final: np.ndarray, head: np.ndarray
-) -> np.ndarray:
+def reference(x: np.ndarray, layers: list[dict[str, np.ndarray]], final: np.ndarray, head: np.ndarray) -> np.ndarray:
     """float32, rounded to bf16 wherever a kernel stores."""
 
     def norm(h: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -110,9 +107,7 @@ def main() -> None:
         Ptr(upload(np.array([CONTEXT + 1], np.int32))),
     )
     position, slot = (Ptr(upload(np.array([CONTEXT], np.int32))) for _ in range(2))
-    x, a, qkv, q, act = (
-        Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, (HEADS + 2 * KV_HEADS) * D, HEADS * D, INTER)
-    )
+    x, a, qkv, q, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, (HEADS + 2 * KV_HEADS) * D, HEADS * D, INTER))
     att, logits = Ptr(alloc(2 * HEADS * D)), Ptr(alloc(2 * VOCAB))
     o, ml = Ptr(alloc(4 * HEADS * splits * D)), Ptr(alloc(8 * HEADS * splits))
     null = Ptr(0)

@@ -76,8 +76,7 @@ def devices() -> None:
     assert ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev)) == 132
     assert ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, dev)) == 9
     assert (
-        ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, dev))
-        == 227 << 10
+        ok(cu.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, dev)) == 227 << 10
     )
     raises(R.CUDA_ERROR_INVALID_DEVICE, lambda: ok(cu.cuDeviceGet(2)))
 
@@ -145,9 +144,7 @@ def limits_of_a_launch() -> None:
     raises(R.CUDA_ERROR_INVALID_VALUE, launch, kernel("add"), (1,), 65, 0, args)  # compiled for 64
     raises(R.CUDA_ERROR_INVALID_VALUE, launch, kernel("many_registers"), (1,), 1025, 0, (p, 1))
     raises(R.CUDA_ERROR_INVALID_VALUE, launch, kernel("add"), (1, 65536), 64, 0, args)
-    report = raises(
-        R.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, launch, kernel("many_registers"), (1,), 1024, 0, (p, 1)
-    )
+    report = raises(R.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, launch, kernel("many_registers"), (1,), 1024, 0, (p, 1))
     assert "registers x 1024 threads" in report
     registers = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS
     assert ok(cu.cuFuncGetAttribute(registers, kernel("many_registers"))) > 64
@@ -164,9 +161,7 @@ def errors_are_sticky_and_name_the_line() -> None:
     launch(kernel("beyond"), (1,), 64, 0, (p,))
     line = 1 + next(i for i, row in enumerate(SOURCE.splitlines()) if "to + threadIdx.x + 64" in row)
     report = raises(R.CUDA_ERROR_ILLEGAL_ADDRESS, lambda: ok(cu.cuStreamSynchronize(0)))
-    assert f"driver_program.cu:{line}" in report and "an illegal memory access was encountered" in report, (
-        report
-    )
+    assert f"driver_program.cu:{line}" in report and "an illegal memory access was encountered" in report, report
     raises(R.CUDA_ERROR_ILLEGAL_ADDRESS, alloc, 16)
     forget_error()
     ok(cu.cuMemFree(alloc(16)))

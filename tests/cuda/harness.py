@@ -10,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import references
+from ml_dtypes import bfloat16
+from references import Expected
+
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
@@ -17,8 +20,6 @@ from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
-from ml_dtypes import bfloat16
-from references import Expected
 
 # Rewrites n two-byte words of p with themselves.
 TOUCH = """#include "device.cuh"
@@ -80,9 +81,7 @@ class Lab:
     def _touch(self) -> Kernel:
         key = ("touch", "", self.checked, self.compiler.name)
         if key not in self._kernels:
-            twin = build_twin(
-                TOUCH, [TEMPLATES], checked=self.checked, name="touch.cu", compiler=self.compiler
-            )
+            twin = build_twin(TOUCH, [TEMPLATES], checked=self.checked, name="touch.cu", compiler=self.compiler)
             self._kernels[key] = self.emulator.kernel(twin, "touch")
         return self._kernels[key]
 
@@ -157,9 +156,7 @@ class GemmData:
     @staticmethod
     def make(shape: Shape, rng: np.random.Generator) -> GemmData:
         M, N, K = shape["M"], shape["N"], shape["K"]
-        return GemmData(
-            normal(rng, M, K), normal(rng, N, K, scale=K**-0.5), normal(rng, N), normal(rng, M, N), M, N, K
-        )
+        return GemmData(normal(rng, M, K), normal(rng, N, K, scale=K**-0.5), normal(rng, N), normal(rng, M, N), M, N, K)
 
     def device(self, lab: Lab, e: Epilogue) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
         """bias, residual, out. The residual is updated in place: out is its buffer."""
@@ -198,17 +195,13 @@ def _skinny_gemm(lab: Lab, p: SkinnyGemmParams, shape: Shape, rng: np.random.Gen
     workspace = lab.empty((p.splits, d.M, d.N), np.float32)
     counters = lab.array(np.zeros(tiles, np.uint32))
     partials = (workspace, counters) if p.splits > 1 else (_null(workspace), _null(counters))
-    lab.launch(
-        p, (tiles, p.splits), lab.array(d.a), lab.array(d.w), bias, residual, out, *partials, d.M, d.N, d.K
-    )
+    lab.launch(p, (tiles, p.splits), lab.array(d.a), lab.array(d.w), bias, residual, out, *partials, d.M, d.N, d.K)
     d.compare("skinny_gemm", out, p.epilogue)
     if p.splits > 1 and counters.numpy().any():
         raise Wrong("skinny_gemm: the counters are not zero again")
 
 
-def paged(
-    rng: np.random.Generator, lens: tuple[int, ...], kv_heads: int, page: int, d: int
-) -> tuple[np.ndarray, ...]:
+def paged(rng: np.random.Generator, lens: tuple[int, ...], kv_heads: int, page: int, d: int) -> tuple[np.ndarray, ...]:
     """k, v caches [pages, Hkv, page, D], a shuffled table [B, max_pages], and the dense k, v per sequence.
     Slots behind a sequence's end hold NaN: nobody may read them into a result."""
     max_pages = max(-(-n // page) for n in lens)
@@ -254,9 +247,7 @@ def _attention_decode(lab: Lab, p: DecodeAttentionParams, shape: Shape, rng: np.
         table.shape[1],
         scale * math.log2(math.e),
     )
-    lab.launch(
-        p, (heads, batch), o, ml, dlen, out, splits, suffix="__combine", block=p.head_dim, smem_bytes=0
-    )
+    lab.launch(p, (heads, batch), o, ml, dlen, out, splits, suffix="__combine", block=p.head_dim, smem_bytes=0)
     got = out.numpy()
     for b in range(batch):
         compare(
@@ -292,9 +283,7 @@ def _attention_prefill(lab: Lab, p: PrefillAttentionParams, shape: Shape, rng: n
     got = out.numpy()
     for b in range(len(lens)):
         part = slice(int(starts[b]), int(starts[b + 1]))
-        compare(
-            f"attention_prefill[{b}]", got[part], references.attention(q[part], dense_k[b], dense_v[b], scale)
-        )
+        compare(f"attention_prefill[{b}]", got[part], references.attention(q[part], dense_k[b], dense_v[b], scale))
 
 
 def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Generator) -> None:
@@ -323,9 +312,7 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
     )
     x = references.f64(qkv)
     c, s = (references.f64(y)[position][:, None] for y in (cos, sin))
-    turned = np.concatenate(
-        [x[..., :half] * c - x[..., half:] * s, x[..., half:] * c + x[..., :half] * s], -1
-    )
+    turned = np.concatenate([x[..., :half] * c - x[..., half:] * s, x[..., half:] * c + x[..., :half] * s], -1)
     slack = (np.abs(x[..., :half]) + np.abs(x[..., half:])) * references.F32_SUM
     tol = np.abs(turned) * references.BF16_STEP + np.concatenate([slack, slack], -1)
     compare("rope q", q.numpy(), Expected(turned[:, :heads], tol[:, :heads]))

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harmless import HARMLESS
 from harness import Lab, Shape, Wrong
+
 from llmc.codegen.cuda import sass
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
@@ -111,9 +112,7 @@ def mutants(folder: Path = TEMPLATES) -> list[Mutant]:
                 declared = re.match(r"\s*(static )?LLMC_DEVICE", code)
                 if not declared:
                     found.append(
-                        Mutant(
-                            file, number, m.start(), m[0], "(void)0" if "=" not in code[: m.start()] else "0u"
-                        )
+                        Mutant(file, number, m.start(), m[0], "(void)0" if "=" not in code[: m.start()] else "0u")
                     )
             for m in BOUND.finditer(code):
                 found.append(Mutant(file, number, m.start() + 1, m[1], SHIFT[m[1]]))

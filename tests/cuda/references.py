@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from llmc.codegen.cuda.kernel import Epilogue
 from ml_dtypes import bfloat16
+
+from llmc.codegen.cuda.kernel import Epilogue
 
 BF16_STEP = 2.0**-8
 F32_SUM = 2.0**-18
@@ -26,9 +27,7 @@ def f64(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64)
 
 
-def rms_norm(
-    x: np.ndarray, residual: np.ndarray | None, w: np.ndarray, eps: float
-) -> tuple[Expected, np.ndarray]:
+def rms_norm(x: np.ndarray, residual: np.ndarray | None, w: np.ndarray, eps: float) -> tuple[Expected, np.ndarray]:
     """Also returns the new residual stream (bf16, exact)."""
     s = x if residual is None else (x.astype(np.float32) + residual.astype(np.float32)).astype(bfloat16)
     y = f64(s) / np.sqrt((f64(s) ** 2).mean(-1, keepdims=True) + eps) * f64(w)
@@ -39,9 +38,7 @@ def silu(x: np.ndarray) -> np.ndarray:
     return x / (1 + np.exp(-x))
 
 
-def gemm(
-    a: np.ndarray, w: np.ndarray, bias: np.ndarray, residual: np.ndarray, epilogue: Epilogue
-) -> Expected:
+def gemm(a: np.ndarray, w: np.ndarray, bias: np.ndarray, residual: np.ndarray, epilogue: Epilogue) -> Expected:
     c = f64(a) @ f64(w).T
     slack = np.abs(f64(a)) @ np.abs(f64(w)).T * F32_SUM
     if epilogue is Epilogue.SWIGLU:

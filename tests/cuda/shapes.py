@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness import Shape
+
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams
@@ -91,9 +92,7 @@ def quick() -> list[tuple[KernelParams, Shape]]:
     """Twelve or more shapes for every kernel; its variants take turns."""
     rows = [{"rows": r} for r in (1, 2, 3, 5, 8, 13)]
     norms = [RmsNormParams(h, t, add) for h, t in ((576, 128), (8, 32), (1032, 64)) for add in (False, True)]
-    cases: list[tuple[KernelParams, Shape]] = [
-        (n, r) for i, n in enumerate(norms) for r in (rows[i], rows[-1 - i])
-    ]
+    cases: list[tuple[KernelParams, Shape]] = [(n, r) for i, n in enumerate(norms) for r in (rows[i], rows[-1 - i])]
     cases += _product(
         [GemmParams(128, 128, 2, 2, 3, e) for e in _E] + [GemmParams(64, 64, 2, 2, 4, e) for e in _E],
         _mnk(_GEMM),
@@ -104,16 +103,12 @@ def quick() -> list[tuple[KernelParams, Shape]]:
         + [HopperGemmParams(256, 3, Epilogue.NONE)],
         _mnk(_GEMM),
     )
-    cases += _product(
-        [SkinnyGemmParams(4, 4, e) for e in _E] + [SkinnyGemmParams(4, 1, e) for e in _E], _mnk(_SKINNY)
-    )
+    cases += _product([SkinnyGemmParams(4, 4, e) for e in _E] + [SkinnyGemmParams(4, 1, e) for e in _E], _mnk(_SKINNY))
     cases += [
         (SkinnyGemmParams(1, 1, Epilogue.NONE), {"M": 1, "N": 40, "K": 264}),
         (SkinnyGemmParams(8, 3, Epilogue.RESIDUAL), {"M": 7, "N": 24, "K": 136}),
     ]
-    cases += _product(
-        [DecodeAttentionParams(64, 3, 16, 256), DecodeAttentionParams(128, 4, 16, 64)], list(_DECODE)
-    )
+    cases += _product([DecodeAttentionParams(64, 3, 16, 256), DecodeAttentionParams(128, 4, 16, 64)], list(_DECODE))
     cases += _product([PrefillAttentionParams(64, 2, 16), PrefillAttentionParams(128, 1, 16)], list(_PREFILL))
     cases += [
         (RopeAppendParams(d, 16), {"tokens": t, "heads": h, "kv_heads": kv})

@@ -18,8 +18,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Lab, Wrong
-from llmc.emulator.session import CudaError, Mode, Schedule
 from shapes import full, quick
+
+from llmc.emulator.session import CudaError, Mode, Schedule
 
 
 def main() -> int:

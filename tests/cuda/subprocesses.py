@@ -28,9 +28,7 @@ def build_source(source: str, name: str, folder: Path, arch: str, checked: bool)
     return path
 
 
-def build_pairs(
-    kernels: Sequence[KernelParams], folder: Path, *, arch: str = "sm_90a", checked: bool = False
-) -> None:
+def build_pairs(kernels: Sequence[KernelParams], folder: Path, *, arch: str = "sm_90a", checked: bool = False) -> None:
     for p in kernels:
         build_source(render(p), symbol_of(p), folder, arch, checked)
 

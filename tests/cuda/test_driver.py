@@ -14,6 +14,7 @@ from pathlib import Path
 import decode_step
 import pytest
 import subprocesses
+
 from llmc.codegen.cuda.catalog import for_target
 from llmc.codegen.cuda.nvrtc import TEMPLATES, compile_cubin
 from llmc.codegen.cuda.target import TARGETS
@@ -98,7 +99,6 @@ def test_decode_step_as_one_graph(tmp_path: Path, schedule: str) -> None:
     # Sums in another order flip roundings of the bf16 residual stream: some ulps of its magnitude, layer
     # after layer.
     assert (
-        result["max_error"] <= 8 * 2**-8 * result["max_logit"]
-        and result["mean_error"] <= 2**-8 * result["max_logit"]
+        result["max_error"] <= 8 * 2**-8 * result["max_logit"] and result["mean_error"] <= 2**-8 * result["max_logit"]
     )
     assert min(result["cpu_seconds"]) <= 2.0

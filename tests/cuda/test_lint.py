@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from llmc.codegen.cuda.catalog import ALL
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
 from llmc.codegen.cuda.nvrtc import TEMPLATES
@@ -70,11 +71,7 @@ def test_contract_abi_counts_the_parameters(path: Path) -> None:
     count = len(signature[1].split(","))
     words = re.sub(r"\[[^\]]*\]", "", abi[1])
     named = len(
-        [
-            w
-            for w in re.split(r",| and ", words)
-            if w.strip() and not w.strip().startswith(("both", "sin alike"))
-        ]
+        [w for w in re.split(r",| and ", words) if w.strip() and not w.strip().startswith(("both", "sin alike"))]
     )
     assert named + words.count("sin alike") == count, (words, signature[1])
 

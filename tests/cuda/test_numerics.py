@@ -8,11 +8,12 @@ import dataclasses
 
 import pytest
 from harness import Lab, Shape
+from shapes import quick
+
 from llmc.codegen.cuda.catalog import ALL
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.emulator.build import HostCompiler
 from llmc.emulator.session import THREE_SCHEDULES
-from shapes import quick
 
 CASES = quick()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
+
 from llmc.codegen.cuda import sass
 from llmc.codegen.cuda.nvrtc import ARCHS, TEMPLATES, Compiled, compile_cubin
 
@@ -40,9 +41,7 @@ def _wgmma(kind: str, acc: str, n: int, shape: str, types: str, opcode: str) -> 
     tail = f" wgmma_commit(); wgmma_wait<0>(); for (int i = 0; i < {r}; i++) p[i] = d[i];"
     ptx = rf"wgmma\.mma_async\.sync\.aligned\.{shape}\.{types}"
     return [
-        Primitive(
-            f"wgmma_ss {kind} n{n}", head + f"wgmma_ss<{kind}>(d, s, s + 64, x);" + tail, ptx, opcode, HOPPER
-        ),
+        Primitive(f"wgmma_ss {kind} n{n}", head + f"wgmma_ss<{kind}>(d, s, s + 64, x);" + tail, ptx, opcode, HOPPER),
         Primitive(
             f"wgmma_rs {kind} n{n}",
             head + f"u32 a[4] = {{x, x + 1, x + 2, x + 3}}; wgmma_rs<{kind}>(d, a, s, x);" + tail,
@@ -134,9 +133,7 @@ PRIMITIVES = [
         "HMMA.16816.F32.BF16",
         SM80,
     ),
-    _mma(
-        "f16", "float", r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", "HMMA.16816.F32", SM80
-    ),
+    _mma("f16", "float", r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32", "HMMA.16816.F32", SM80),
     _mma(
         "s8",
         "int",
@@ -151,12 +148,8 @@ PRIMITIVES = [
         "QMMA.16832.F32.E4M3.E4M3",
         ("sm_89",),
     ),
-    Primitive(
-        "named_barrier_sync", "named_barrier_sync(1, 64);", r"barrier\.sync\.aligned", "BAR.SYNC", SM80
-    ),
-    Primitive(
-        "named_barrier_arrive", "named_barrier_arrive(1, 64);", r"barrier\.arrive\.aligned", "BAR.ARV", SM80
-    ),
+    Primitive("named_barrier_sync", "named_barrier_sync(1, 64);", r"barrier\.sync\.aligned", "BAR.SYNC", SM80),
+    Primitive("named_barrier_arrive", "named_barrier_arrive(1, 64);", r"barrier\.arrive\.aligned", "BAR.ARV", SM80),
     Primitive(
         "atomic_add u32",
         "p[t] = atomic_add((u32*)b, x);",

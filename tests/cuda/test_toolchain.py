@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from llmc.codegen.cuda import nvrtc, sass
 from llmc.codegen.cuda.catalog import for_target
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
 from llmc.emulator.session import Emulator, Kernel
 
 F32 = np.float32
@@ -36,9 +37,7 @@ def translation_unit(planted: bool) -> str:
     return "\n".join(parts)
 
 
-def out64(
-    threads: int = 64, smem: int = 1024, grid: int = 1, size: int = 64
-) -> Callable[[Emulator, Kernel], None]:
+def out64(threads: int = 64, smem: int = 1024, grid: int = 1, size: int = 64) -> Callable[[Emulator, Kernel], None]:
     """Launches k(float* out)."""
 
     def run(e: Emulator, k: Kernel) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16, float8_e4m3fn
+
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin, cuda_include
 from llmc.emulator.session import THREE_SCHEDULES, Emulator
-from ml_dtypes import bfloat16, float8_e4m3fn
 
 SOURCE = """#include "device.cuh"
 #define FRAGMENT(name, Acc)                                                      \\
@@ -143,9 +144,7 @@ def test_mma_fragments(emulator: Emulator, tables: dict[str, np.ndarray], twin: 
         )
 
 
-@pytest.mark.parametrize(
-    ("swizzle", "mode", "stride"), [("sw128", 1, 1024), ("sw64", 2, 512), ("sw32", 3, 256)]
-)
+@pytest.mark.parametrize(("swizzle", "mode", "stride"), [("sw128", 1, 1024), ("sw64", 2, 512), ("sw32", 3, 256)])
 def test_wgmma_descriptors(
     emulator: Emulator, tables: dict[str, np.ndarray], twin: Path, swizzle: str, mode: int, stride: int
 ) -> None:
@@ -170,9 +169,7 @@ def test_wgmma_descriptors(
 
 
 @pytest.mark.parametrize("kind", DTYPES)
-def test_wgmma_a_from_registers(
-    emulator: Emulator, tables: dict[str, np.ndarray], twin: Path, kind: str
-) -> None:
+def test_wgmma_a_from_registers(emulator: Emulator, tables: dict[str, np.ndarray], twin: Path, kind: str) -> None:
     size = np.dtype(DTYPES[kind]).itemsize
     k = 32 // size
     a, b = _values(kind, 64, k, 5), _values(kind, 64, k, 6)

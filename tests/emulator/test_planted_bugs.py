@@ -6,6 +6,7 @@ import re
 
 import pytest
 from corpus import BUGS, Bug, translation_unit
+
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator, Kernel

@@ -7,11 +7,12 @@ import re
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16, float8_e4m3fn
+
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import BuildError, HostCompiler, build_twin
 from llmc.emulator.pairs import elf_bytes
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator, Kernel
-from ml_dtypes import bfloat16, float8_e4m3fn
 
 HEAD = '#include "device.cuh"\n'
 CONVERT = """
@@ -41,9 +42,7 @@ def test_narrowing_rounds_as_the_formats_do(emulator: Emulator) -> None:
     every = np.arange(256, dtype=np.uint8).view(float8_e4m3fn).astype(np.float32)
     finite = np.sort(every[np.isfinite(every)])
     middles = (finite[1:] + finite[:-1]) / 2
-    x = np.concatenate([x, finite, middles, [np.nan, np.inf, -np.inf, 0.0, -0.0, 448, 464, 1e9]]).astype(
-        np.float32
-    )
+    x = np.concatenate([x, finite, middles, [np.nan, np.inf, -np.inf, 0.0, -0.0, 448, 464, 1e9]]).astype(np.float32)
     b, h, e = (emulator.empty(x.shape, t) for t in (bfloat16, np.float16, np.uint8))
     kernel(emulator, CONVERT, "to_narrow", checked=False)((4,), 256, 0, emulator.array(x), b, h, e, len(x))
     with np.errstate(over="ignore"):
@@ -156,13 +155,8 @@ LLMC_EXPORT(k)
 @pytest.mark.parametrize("compiler", [HostCompiler.gxx(), HostCompiler.zig()], ids=lambda c: c.name)
 def test_unchecked_twins_fault_on_wild_and_freed_pointers(emulator: Emulator, compiler: HostCompiler) -> None:
     """Plain accesses are not instrumented there; the guard pages behind every allocation are what remains."""
-    source = (
-        HEAD
-        + "LLMC_KERNEL(32, 1) k(float* p, int offset) {\n  p[threadIdx.x + offset] = 1;\n}\nLLMC_EXPORT(k)\n"
-    )
-    k = emulator.kernel(
-        build_twin(source, [TEMPLATES], checked=False, name="wild.cu", compiler=compiler), "k"
-    )
+    source = HEAD + "LLMC_KERNEL(32, 1) k(float* p, int offset) {\n  p[threadIdx.x + offset] = 1;\n}\nLLMC_EXPORT(k)\n"
+    k = emulator.kernel(build_twin(source, [TEMPLATES], checked=False, name="wild.cu", compiler=compiler), "k")
     emulator.set_checked(False)
     p = emulator.array(np.zeros(1024, np.float32))
     k((1,), 32, 0, p, 0)

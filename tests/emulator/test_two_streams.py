@@ -4,8 +4,9 @@ caught."""
 from __future__ import annotations
 
 import pytest
-from llmc.emulator.session import THREE_SCHEDULES, Emulator, Mode, Schedule
 from two_streams import ORDERINGS, verdict
+
+from llmc.emulator.session import THREE_SCHEDULES, Emulator, Mode, Schedule
 
 SCHEDULES = (*THREE_SCHEDULES, *(Schedule(Mode.RANDOM, seed) for seed in (11, 12, 13)))
 # The free in stream A is ordered behind B's reads only through the events before it: x is last read on A

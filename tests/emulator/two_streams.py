@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
 from llmc.emulator.session import CudaError, DeviceArray, Emulator, Schedule
@@ -55,9 +56,7 @@ class Program:
         self.emulator.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(0))
         self.emulator.call("cuEventRecord", event, ctypes.c_void_p(self.streams[before]))
         if name != self.left_out:
-            self.emulator.call(
-                "cuStreamWaitEvent", ctypes.c_void_p(self.streams[after]), event, ctypes.c_uint(0)
-            )
+            self.emulator.call("cuStreamWaitEvent", ctypes.c_void_p(self.streams[after]), event, ctypes.c_uint(0))
 
     def run(self) -> np.ndarray:
         e, (a, b) = self.emulator, self.streams
@@ -129,8 +128,4 @@ def verdict(emulator: Emulator, left_out: str | None, schedules: tuple[Schedule,
         except CudaError as error:
             yield str(error)
         else:
-            yield (
-                ""
-                if np.array_equal(result, expected())
-                else f"wrong result: {result[0]}, expected {expected()[0]}"
-            )
+            yield ("" if np.array_equal(result, expected()) else f"wrong result: {result[0]}, expected {expected()[0]}")
