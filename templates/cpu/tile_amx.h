@@ -42,6 +42,7 @@ struct AmxShape {
     const uint8_t lower = (uint8_t)(b ? b : a);
     const uint8_t rows[8] = {(uint8_t)a, (uint8_t)a, lower, lower, (uint8_t)a, (uint8_t)(b ? b : 16), 16, 16};
     for (int i = 0; i < 8; ++i) c.rows[i] = rows[i];
+    asm volatile("" ::"m"(c));  // gcc 12 declares 8 of the 64 bytes that the next line reads
     _tile_loadconfig(&c);
     first = a;
     second = b;
