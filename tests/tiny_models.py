@@ -105,7 +105,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
     "gpt2": ("gpt2", {**_GPT2, "scale_attn_by_inverse_layer_idx": True}),
-    "gptj": ("gptj", {**_GPT2, "rotary_dim": 4}),
+    "gptj": ("gptj", {**_GPT2, "n_head": 1, "rotary_dim": 4}),  # one wide head: the default rotary_dim is 64
     "apertus": ("apertus", _gqa()),
     "gpt_neox": (
         "gpt_neox",
