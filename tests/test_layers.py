@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("compiler", "passes", "codegen", "runtime")
+LAYERS = ("compiler", "passes", "codegen", "runtime", "emulator")
 BUILD_ONLY = {"torch", "transformers", "gguf", "ziglang", "accelerate"}
 
 # module prefix -> prefixes of ours that it may import; the longest match counts
@@ -27,6 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "llmc.runtime.manifest",
         "llmc.runtime.staging",
     ),
+    "llmc.emulator": ("llmc.emulator",),
     "llmc.compiler": ("llmc",),
 }
 
@@ -72,15 +73,19 @@ def test_only_the_compiler_knows_the_frameworks(path: Path) -> None:
 
 def test_what_is_imported_is_installed_with_llmc() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = [*project["dependencies"], *project["optional-dependencies"]["build"]]
+    extras = project["optional-dependencies"]
+    names = [*project["dependencies"], *extras["build"], *extras["cuda"]]
     declared = {"".join(c for c in n.split(">")[0].split("=")[0].split("~")[0] if c not in " ").lower() for n in names}
     used = {i.split(".")[0] for p in sources() for i in imports(p)} - set(sys.stdlib_module_names) - {"llmc", ""}
-    with_transformers = {"huggingface-hub"}
-    assert {u.replace("_", "-") for u in used} <= declared | with_transformers
+    distribution = {"cuda": "cuda-python", "huggingface-hub": "transformers"}  # of imports with another name
+    needed = {distribution.get(u.replace("_", "-"), u.replace("_", "-")) for u in used}
+    assert needed <= declared
 
 
-def test_init_files_are_empty() -> None:
-    full = [p for p in sources() if p.name == "__init__.py" and p.read_text().strip()]
+def test_init_files_run_nothing() -> None:
+    """All but the runtime's, which gives its public names, hold a docstring at most."""
+    inits = [p for p in sources() if p.name == "__init__.py"]
+    full = [p for p in inits if not all(isinstance(s, ast.Expr) for s in ast.parse(p.read_text()).body)]
     assert full == [ROOT / "runtime" / "__init__.py"]
 
 
@@ -91,10 +96,25 @@ def test_the_wheel_holds_the_packages_on_disk() -> None:
         "llmc.templates",
         *(f"llmc.templates.{p.parent.name}" for p in (ROOT / "templates").glob("*/__init__.py")),
     }
+    on_disk |= {module(folder / "x").rpartition(".")[0] for folder in data_folders()}
     assert set(tool["packages"]) == on_disk
     assert len(tool["packages"]) == len(on_disk)
     without = [p.parent for p in sources() if not (p.parent / "__init__.py").exists()]
     assert without == []
+
+
+def data_folders() -> set[Path]:
+    """Folders below the layers that hold files, none of them Python: the emulator's C++."""
+    files = [p for layer in LAYERS for p in (ROOT / layer).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    return {p.parent for p in files} - {p.parent for p in files if p.suffix == ".py"}
+
+
+def test_the_wheel_holds_the_data_on_disk() -> None:
+    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    assert data_folders()
+    for folder in data_folders():
+        patterns = package_data[module(folder / "x").rpartition(".")[0]]
+        assert {p for pattern in patterns for p in folder.glob(pattern)} == set(folder.iterdir())
 
 
 def test_the_wheel_holds_the_templates_on_disk() -> None:
