@@ -142,6 +142,14 @@ def _cache_folder(environ: Mapping[str, str], fallback: Path) -> Path:
     return folder if folder is not None and folder.is_absolute() and _writable(folder) else fallback
 
 
+def _scratch_parent(out: Path) -> Path | None:
+    """Beside the library, where whoever clears away what a killed build left finds it; else the system's folder.
+
+    A dependency file of zig has no way to write a colon or a control character that is part of a path.
+    """
+    return None if any(c == ":" or not c.isprintable() for c in str(out.parent)) else out.parent
+
+
 def _target_flags(toolchain: Toolchain, target: CompileTarget) -> list[str]:
     macros = [f"-D{name}={value}" for name, value in target.macros]
     if toolchain.kind is Kind.ZIG:
@@ -193,8 +201,7 @@ def compile_library(
     began = time.monotonic()
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
-    # beside the library: whoever clears away what a killed build left clears this away too
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".compile-") as temporary:
+    with tempfile.TemporaryDirectory(dir=_scratch_parent(out), prefix=".llmc-compile-") as temporary:
         folder = Path(temporary) / "src"
         for name, text in sources.items():
             path = folder / name

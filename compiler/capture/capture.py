@@ -15,9 +15,10 @@ from llmc.compiler.capture.buffers import evaluate_buffers
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.export import Exported, export, meta_model
 from llmc.compiler.capture.importer import Importer
+from llmc.compiler.capture.order import in_order_of_use
 from llmc.compiler.capture.parameters import Parameters, bind
 from llmc.compiler.capture.sizes import Sizes, ir_dtype
-from llmc.compiler.ir.graph import Builder, Graph, Node, Value, eliminate_dead_code
+from llmc.compiler.ir.graph import Builder, Graph, Node, Value
 from llmc.compiler.ir.ops.constant import Origin, Scalar, Source, Weight, WeightExpr
 from llmc.compiler.ir.verify import verify
 from llmc.compiler.sources.checkpoint import Checkpoint, StoredTensor
@@ -92,7 +93,7 @@ def import_program(exported: Exported, parameters: Parameters) -> tuple[Graph, d
     (logits,) = (importer.env[node] for node in output.args[0])
     assert isinstance(logits, Value)
     graph = Graph("captured", (inputs["ids"], inputs["positions"]), (logits,), tuple(builder.nodes))
-    graph = eliminate_dead_code(graph)
+    graph = in_order_of_use(graph)
     used = constants.buffers_in(graph.nodes)
     return graph, constants.values(used)
 

@@ -18,11 +18,15 @@ from llmc.runtime.artifact import MODEL_LIBRARY, read_manifest
 FAST = ("--dtype", "f32", "--target", "generic")  # the least to compile
 
 
-def wait_for_library(build: Running, out: Path) -> None:
+def staged(out: Path) -> set[Path]:
+    return set(out.parent.glob(".*.llmc-build-*"))
+
+
+def wait_for_library(build: Running, out: Path, dead: set[Path]) -> None:
     """Until kernels are compiled: what is left, weights and checksums and renames, is over in milliseconds."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if any((path / MODEL_LIBRARY).exists() for path in out.parent.glob(".*.llmc-build-*")):
+        if any((path / MODEL_LIBRARY).exists() for path in staged(out) - dead):
             return
         time.sleep(0.001)
     raise AssertionError(f"no library after two minutes: {build.wait()}")
@@ -39,7 +43,7 @@ def kill_builds(count: int, engines: Engines, llmc: Commands, tmp_path: Path) ->
     rng = random.Random(count)
     begin = time.monotonic()
     build = llmc.start("build", sources[0], "-o", out, *FAST, TMPDIR=str(scratch))
-    wait_for_library(build, out)
+    wait_for_library(build, out, set())
     compiled = time.monotonic() - begin
     assert build.wait().code == 0
     took = time.monotonic() - begin
@@ -50,12 +54,13 @@ def kill_builds(count: int, engines: Engines, llmc: Commands, tmp_path: Path) ->
                 path.unlink() if path.is_file() else path.rmdir()
             out.rmdir()
         before = read_manifest(out) if out.exists() else None
+        dead = staged(out)
         other = 1 if before is not None and len(before.kv.slots) == 1 else 0
         build = llmc.start("build", sources[other], "-o", out, *FAST, TMPDIR=str(scratch))
         if number % 4 == 0:
             time.sleep(rng.uniform(0, took))
         else:
-            wait_for_library(build, out)
+            wait_for_library(build, out, dead)
             time.sleep(rng.uniform(0, 1.5 * (took - compiled)))  # some get to their end
         os.kill(build.pid, signal.SIGKILL)
         assert build.wait().code in (-signal.SIGKILL, 0)

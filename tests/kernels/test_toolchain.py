@@ -64,6 +64,13 @@ def test_nothing_piles_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.so"]
 
 
+@pytest.mark.parametrize("name", ["it's a:b", 'x "y" $z #\\', "a\tb\nc"])
+def test_folders_of_any_name(tmp_path: Path, name: str) -> None:
+    compile_library(SOURCES, GENERIC, tmp_path / name / "model.so", environ=without_cxx())
+    assert ctypes.CDLL(str(tmp_path / name / "model.so")).answer() == 42
+    assert [path.name for path in (tmp_path / name).iterdir()] == ["model.so"]
+
+
 def test_read_only_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
