@@ -23,7 +23,20 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("scheme", [Scheme.BF16, Scheme.INT8], ids=lambda s: s.value)
+def another_hash_seed() -> str:
+    """One that gives the kinds of Gemma 3's layers, which its code keeps in a set, another order than this process."""
+    kinds = "print(list({'full_attention', 'sliding_attention'}))"
+    ours = str(list({"full_attention", "sliding_attention"}))
+    for seed in map(str, range(100)):
+        command = [sys.executable, "-S", "-c", kinds]
+        if subprocess.check_output(command, env={"PYTHONHASHSEED": seed}, text=True).strip() != ours:
+            return seed
+    raise AssertionError("a hundred hash seeds and one order")
+
+
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(Scheme.BF16, marks=pytest.mark.soak), Scheme.INT8], ids=lambda s: s.value
+)
 def test_the_same_bytes_elsewhere(scheme: Scheme, engines: Engines, tmp_path: Path) -> None:
     """Another process, folder, time, hash seed, time zone, locale, umask, home, and one core instead of all."""
     _, source = engines.model("gemma3")
@@ -32,7 +45,7 @@ def test_the_same_bytes_elsewhere(scheme: Scheme, engines: Engines, tmp_path: Pa
     shutil.copytree(source, moved, copy_function=shutil.copyfile)
     env = {
         **os.environ,
-        "PYTHONHASHSEED": "4711",
+        "PYTHONHASHSEED": another_hash_seed(),
         "TZ": "Asia/Kathmandu",
         "LC_ALL": "POSIX",
         "LANG": "tr_TR.UTF-8",
