@@ -39,9 +39,11 @@ def main(model: str, out: str, scheme: str) -> None:
 
     thread = threading.Thread(target=sample)
     thread.start()
-    manifest = build(BuildOptions(model, Path(out), scheme=Scheme(scheme)), Silent())
-    done.set()
-    thread.join()
+    try:
+        manifest = build(BuildOptions(model, Path(out), scheme=Scheme(scheme)), Silent())
+    finally:
+        done.set()
+        thread.join()
     figures = {"imports": before, "peak": max(samples), "weights": manifest.memory.weights_bytes}
     print(json.dumps({**figures, "samples": len(samples)}))
 
