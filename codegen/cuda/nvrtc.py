@@ -102,18 +102,18 @@ def compile_cubin(
     try:
         opts = [o.encode() for o in (*options(arch), *extra)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(opts), opts)
-        log = b" " * int(str(_check(nvrtc.nvrtcGetProgramLogSize(program))))
-        nvrtc.nvrtcGetProgramLog(program, log)
+        log = bytearray(int(str(_check(nvrtc.nvrtcGetProgramLogSize(program)))))
+        _check(nvrtc.nvrtcGetProgramLog(program, log))
         text = log.rstrip(b"\0 \n").decode(errors="replace")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(name, arch, text)
-        cubin = b" " * int(str(_check(nvrtc.nvrtcGetCUBINSize(program))))
+        cubin = bytearray(int(str(_check(nvrtc.nvrtcGetCUBINSize(program)))))
         _check(nvrtc.nvrtcGetCUBIN(program, cubin))
-        ptx = b" " * int(str(_check(nvrtc.nvrtcGetPTXSize(program))))
+        ptx = bytearray(int(str(_check(nvrtc.nvrtcGetPTXSize(program)))))
         _check(nvrtc.nvrtcGetPTX(program, ptx))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Compiled(arch, cubin, ptx.rstrip(b"\0").decode(), text)
+    return Compiled(arch, bytes(cubin), ptx.rstrip(b"\0").decode(), text)
 
 
 def cubin_key(source: str, arch: str, name: str) -> str:
