@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from llmc.codegen.cpu.linear_kernels import choose_linear
 from llmc.codegen.cpu.model import render
-from llmc.codegen.package import Contents, Facts, to_json, write_engine
+from llmc.codegen.package import Contents, Facts, cpu_part, to_json, write_engine
 from llmc.codegen.toolchain import CompileReport, Toolchain, compile_library, find_toolchain
 from llmc.codegen.weights import PlacedWeight, place_weights, sources
 from llmc.compiler.capture.capture import Captured, capture
@@ -29,7 +29,7 @@ from llmc.compiler.targets import CpuTarget, find_target
 from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact import is_engine
-from llmc.runtime.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens, Target
+from llmc.runtime.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
 from llmc.runtime.staging import check_output
 
 DEFAULT_MAX_SEQ_LEN = 8192  # for models that state no length
@@ -87,9 +87,8 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     (sample,) = (n.op for n in entries[0].nodes if isinstance(n.op, Sample))
     weights = {w.expr: w for w in placed}
     model = render(source.name, target.name, entries, weights, sample.num_valid_tokens)
-    facts = _facts(options, limits, source, captured, entries[0], placed, target, toolchain)
+    facts = _facts(options, limits, source, captured, entries[0], placed, toolchain)
     report = build_report(facts, model, placed, entries, log, source, captured, choose_linear(options.scheme, target))
-    contents = Contents(facts, model, placed, entries, _texts(source) | {"report.json": to_json(report)})
     total = sum(w.num_bytes for w in placed)
     written = 0
 
@@ -104,7 +103,9 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         progress.stage("compiling kernels")
         _compile(texts, target, out, toolchain)
 
-    return write_engine(options.out, contents, _Reader(captured), compile_model, advance)
+    part = cpu_part(target.name, target.arch, target.features, model, placed, entries, compile_model)
+    contents = Contents(facts, [part], placed, _texts(source) | {"report.json": to_json(report)})
+    return write_engine(options.out, contents, _Reader(captured), advance)
 
 
 def _compile(texts: Mapping[str, str], target: CpuTarget, out: Path, toolchain: Toolchain) -> CompileReport:
@@ -167,7 +168,6 @@ def _facts(
     captured: Captured,
     entry: Graph,
     placed: list[PlacedWeight],
-    target: CpuTarget,
     toolchain: Toolchain,
 ) -> Facts:
     tokenizer, generation = source.tokenizer, source.generation
@@ -179,7 +179,6 @@ def _facts(
     versions = {name: importlib.metadata.version(name) for name in ("llmc", "transformers", "torch")}
     return Facts(
         producer={**versions, "toolchain": toolchain.name},
-        target=Target(target.name, target.arch, target.features),
         model=ModelSummary(
             name=source.name,
             architecture=captured.model_class,
