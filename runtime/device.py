@@ -48,7 +48,7 @@ class Device(Protocol):
         """Run a step of any mix of chunks and single tokens. Raises StepFailed."""
 
     def decode(self, step: StepBuffers) -> None:
-        """Run a step in which every sequence has exactly one token. Raises StepFailed."""
+        """Run a step in which every sequence has exactly one token, which is sampled. Raises StepFailed."""
 
     def close(self) -> None:
         """Give back memory and threads; closing again changes nothing."""

@@ -79,9 +79,6 @@ class CudaDevice:
         self._run(PREFILL, step, prefill_sizes(bucket, step.num_rows > 0, self.limits))
 
     def decode(self, step: StepBuffers) -> None:
-        if step.num_rows != step.num_tokens:  # the decode entry samples every token; prefill gives the same bits
-            self.prefill(step)
-            return
         self._run(DECODE, step, decode_sizes(smallest(self._decode_buckets, step.num_seqs), self.limits))
 
     def close(self) -> None:
