@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from e2e.engines import Engines
 
+from llmc.codegen.cpu.linear_kernels import SCHEMES
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.sources.demo import fetch_demo
@@ -118,7 +119,7 @@ def check_preemption(folder: Path, given: Sequence[Ask]) -> None:
         assert [answer(completion) for completion in found] == expected
 
 
-@pytest.mark.parametrize("scheme", Scheme, ids=[s.value for s in Scheme])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=[s.value for s in SCHEMES])
 def test_answers_of_a_tiny_model(scheme: Scheme, engines: Engines) -> None:
     _, source = engines.model("mistral", **SIZES)
     folder = engines.engine(source, scheme)
@@ -128,7 +129,7 @@ def test_answers_of_a_tiny_model(scheme: Scheme, engines: Engines) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("scheme", Scheme, ids=[s.value for s in Scheme])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=[s.value for s in SCHEMES])
 def test_answers_of_smollm2(scheme: Scheme, engines: Engines) -> None:
     folder = engines.root / f"smollm2-{scheme.value}.engine"
     build(BuildOptions(str(fetch_demo("smollm2")), folder, scheme=scheme), engines.progress)
@@ -142,7 +143,7 @@ def test_logits_of_chunks(engines: Engines) -> None:
     _, source = engines.model("mistral", **SIZES)
     rng = random.Random(5)
     ids = [rng.randrange(SIZES["vocab_size"]) for _ in range(200)]
-    for scheme in Scheme:
+    for scheme in SCHEMES:
         with Engine.load(engines.engine(source, scheme), threads=2, max_rows=200) as engine:
             expected = engine.logits(ids).tobytes()
             for _ in range(4):
