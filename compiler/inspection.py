@@ -21,9 +21,11 @@ def show_engine(folder: Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     console = Console()
     _facts(console, folder, manifest, report)
-    _kernels(console, report)
-    _rules(console, report)
     for target in manifest.targets:
+        found = report["targets"][target.name]
+        console.rule(f"{target.name}", align="left")
+        _kernels(console, found)
+        _rules(console, found)
         _memory(console, manifest, target)
 
 
