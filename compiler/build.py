@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from llmc.codegen.cpu.linear_kernels import choose_linear
 from llmc.codegen.cpu.model import render
+from llmc.codegen.cpu.target import CpuTarget, TargetError, cpu_names
 from llmc.codegen.package import Contents, Facts, to_json, write_engine
 from llmc.codegen.toolchain import CompileReport, Toolchain, compile_library, find_toolchain
 from llmc.codegen.weights import PlacedWeight, place_weights, sources
@@ -25,7 +26,7 @@ from llmc.compiler.ir.printer import print_graph
 from llmc.compiler.report import build_report
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
-from llmc.compiler.targets import CpuTarget, find_target
+from llmc.compiler.targets import find_target
 from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact import is_engine
@@ -69,7 +70,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     """Build an engine. Raises SourceError, CaptureError, IRError, BuildError, ToolchainError, TargetError or
     OutputOccupied; then nothing is left at `out` that was not there before."""
     check_output(options.out.absolute(), is_engine)
-    target = find_target(options.target)
+    target = _cpu_target(options.target)
     toolchain = find_toolchain()
     progress.stage("reading the model")
     source = open_source(options.model)
@@ -105,6 +106,13 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         _compile(texts, target, out, toolchain)
 
     return write_engine(options.out, contents, _Reader(captured), compile_model, advance)
+
+
+def _cpu_target(name: str) -> CpuTarget:
+    target = find_target(name)
+    if not isinstance(target, CpuTarget):
+        raise TargetError(f"no CUDA engines yet, so not for {name!r}: build for one of {', '.join(cpu_names())}")
+    return target
 
 
 def _compile(texts: Mapping[str, str], target: CpuTarget, out: Path, toolchain: Toolchain) -> CompileReport:

@@ -5,11 +5,11 @@ multiply-accumulate being two operations, at boost clock. Memory is what the dat
 report between 0 and 6 % less (ECC and reserved pages), which the memory a plan may use leaves room for.
 
 Sources, by name:
-    [A100]  NVIDIA A100 Tensor Core GPU data sheet (A100 80GB SXM); [GA100] NVIDIA A100 architecture white paper, table 4
-    [H100]  NVIDIA H100 Tensor Core GPU data sheet (H100 SXM); [GH100] NVIDIA H100 architecture white paper, table 4
+    [A100]  NVIDIA A100 Tensor Core GPU data sheet (A100 80GB SXM); [GA100] NVIDIA A100 architecture white paper
+    [H100]  NVIDIA H100 Tensor Core GPU data sheet (H100 SXM); [GH100] NVIDIA H100 architecture white paper
     [H200]  NVIDIA H200 Tensor Core GPU data sheet (H200 SXM)
-    [L40S]  NVIDIA L40S data sheet; [AD102] NVIDIA Ada GPU architecture white paper, appendices A (GeForce RTX 4090)
-            and C (L40, the same AD102 configuration as L40S)
+    [L40S]  NVIDIA L40S data sheet; [AD102] NVIDIA Ada GPU architecture white paper, appendices on GeForce RTX 4090 and
+            on L40, which has the same AD102 configuration as L40S
     [B200]  NVIDIA HGX B200 and DGX B200 data sheets, per GPU (an eighth); [TUNE100] NVIDIA Blackwell tuning guide
     [CC]    CUDA C++ Programming Guide, technical specifications per compute capability (codegen/cuda/target.py)
 """
