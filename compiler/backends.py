@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from llmc.codegen.cpu.linear_kernels import Choice, choose_linear
 from llmc.codegen.cpu.model import BLOCK_TOKENS, render
+from llmc.codegen.cpu.target import CpuTarget, TargetError, cpu_names
 from llmc.codegen.package import TargetPart, cpu_part
 from llmc.codegen.toolchain import Toolchain, compile_library, find_toolchain
 from llmc.codegen.weights import PlacedWeight
@@ -16,7 +17,7 @@ from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.constant import WeightExpr
 from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
 from llmc.compiler.report import launches_of
-from llmc.compiler.targets import CpuTarget
+from llmc.compiler.targets import Target
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ class CpuBackend:
         return part, report
 
 
-def backend_of(target: CpuTarget, scheme: Scheme) -> Backend:
+def backend_of(target: Target, scheme: Scheme) -> Backend:
     """Raises ToolchainError or IRError where the target's kernels cannot be made here."""
+    if not isinstance(target, CpuTarget):
+        raise TargetError(f"no CUDA engines yet, so not for {target.name!r}: build for one of {', '.join(cpu_names())}")
     return CpuBackend(target, scheme)
