@@ -30,12 +30,14 @@ def lay_out_arena(plans: Iterable[Plan], limits: StepLimits) -> ArenaLayout:
     return ArenaLayout(round_up(limits.max_tokens * per_token), round_up(limits.max_rows * per_row))
 
 
-def scratch_bytes(plans: Iterable[tuple[Plan, Sizes]]) -> dict[str, int]:
-    """Bytes of each scratch, where plans have these largest sizes."""
+def scratch_bytes(plans: Iterable[tuple[Plan, Iterable[Sizes]]]) -> dict[str, int]:
+    """Bytes of each scratch: what the largest variant asks for that runs in any of the plans' buckets."""
     most: dict[str, int] = {}
-    for plan, sizes in plans:
-        for scratch in plan.scratch:
-            most[scratch.name] = max(most.get(scratch.name, 0), scratch.bytes.at(sizes))
+    for plan, buckets in plans:
+        for sizes in buckets:
+            for launch in plan.launches:
+                for name, extent in launch.variant(sizes.value(launch.rows)).scratch.items():
+                    most[name] = max(most.get(name, 0), extent.at(sizes))
     return most
 
 

@@ -52,17 +52,17 @@ class CudaDevice:
         }
         self._decode_buckets = decode_buckets(limits.max_seqs)
         self._prefill_buckets = prefill_buckets(limits.max_tokens)
-        largest = {
-            PREFILL: prefill_sizes(limits.max_tokens, True, limits),
-            DECODE: decode_sizes(limits.max_seqs, limits),
+        buckets = {
+            PREFILL: [prefill_sizes(bucket, True, limits) for bucket in self._prefill_buckets],
+            DECODE: [decode_sizes(bucket, limits) for bucket in self._decode_buckets],
         }
-        self._resident = resident = Resident(artifact, plans, largest, limits, options.kv_memory, sampling)
+        self._resident = resident = Resident(artifact, plans, buckets, limits, options.kv_memory, sampling)
         self.num_blocks = resident.num_blocks
         self.memory = DeviceMemory(resident.weights_bytes, resident.kv_bytes, resident.arena_bytes)
         self._logits = {}
         for entry, plan in plans.items():
             arguments = Arguments(plan, resident.addresses)
-            arguments.check(largest[entry])
+            arguments.check(buckets[entry][-1])
             assert resident.kernels is not None
             programmatic = resident.context.programmatic
             self._graphs[entry] = EntryGraphs(plan, resident.kernels, arguments, programmatic)

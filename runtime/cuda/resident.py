@@ -1,7 +1,7 @@
 """What an engine keeps on the device from load to close: kernels, weights, arena, scratch, KV pools, step arrays."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from llmc.runtime.artifact import Artifact
 from llmc.runtime.cuda.addresses import Addresses, lay_out_arena, scratch_bytes
@@ -24,7 +24,7 @@ class Resident:
         self,
         artifact: Artifact,
         plans: Mapping[str, Plan],
-        largest: Mapping[str, Sizes],
+        buckets: Mapping[str, Sequence[Sizes]],
         limits: StepLimits,
         kv_memory: int | None,
         sampling: SamplingStage,
@@ -32,7 +32,7 @@ class Resident:
         kv = artifact.target.kv
         placed = place(artifact.weights, {name for plan in plans.values() for name in plan.names("weight")})
         layout = lay_out_arena(plans.values(), limits)
-        scratch = scratch_bytes((plans[entry], largest[entry]) for entry in plans)
+        scratch = scratch_bytes((plans[entry], buckets[entry]) for entry in plans)
         needs = Needs(placed.num_bytes, layout.num_bytes, sum(scratch.values()))
         self.context = Context()
         self.heap = Heap()
@@ -54,7 +54,8 @@ class Resident:
                 scratch={name: self.heap.device(size, f"scratch {name}") for name, size in scratch.items()},
                 kv=tuple(self.heap.device(size, "KV pool") for size in pools),
             )
-            for name in {s.name for plan in plans.values() for s in plan.scratch if s.zeroed}:
+            zeroed = {s.name for plan in plans.values() for s in plan.scratch if s.zeroed}
+            for name in sorted(zeroed & scratch.keys()):
                 call(driver().cuMemsetD8Async, self.addresses.scratch[name], 0, scratch[name], self.context.stream)
             upload(artifact.weights, placed, weights, self.heap, self.context.stream)
             self.context.synchronize()

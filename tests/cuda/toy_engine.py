@@ -228,13 +228,14 @@ def plan(entry: str, kv_group: str = "0", tma: bool = True) -> Plan:
         return len(launches) - 1
 
     def one(kernel: str, grid: tuple[Extent, ...], *arguments: Argument, block: int = 32, shared: int = 0) -> Variant:
-        return Variant(1 << 30, kernel, grid, block, shared, (COUNTS, *arguments))
+        return Variant(1 << 30, kernel, grid, block, shared, (COUNTS, *arguments), {})
 
     def head(kernel: str, up_to: int, step: int) -> Variant:
         grid = (Extent(2), Extent(1, (Factor("R", step),)))
         blocks = Extent(2, (Factor("R", step),))
         arguments = (COUNTS, buffer("g"), _pointer("weight", "head"), buffer("logits"), _pointer("scratch", "done"))
-        return Variant(up_to, kernel, grid, 32, 0, (*arguments, Argument("extent", extent=blocks)))
+        extent = Argument("extent", extent=blocks)
+        return Variant(up_to, kernel, grid, 32, 0, (*arguments, extent), {"done": Extent(4)})
 
     embed = add(
         "embed",
@@ -265,7 +266,7 @@ def plan(entry: str, kv_group: str = "0", tma: bool = True) -> Plan:
     files = {v.kernel: "kernels/sm_90a/toy.cubin" for launch in launches for v in launch.variants}
     if tma:
         files["add_bias"] = "kernels/sm_90a/toy_tma.cubin"
-    scratch = (Scratch("done", Extent(4), True),)
+    scratch = (Scratch("done", True),)
     return Plan(entry, Arena(per["T"], per["R"]), tuple(buffers.values()), scratch, files, tuple(launches), "logits")
 
 
