@@ -41,4 +41,34 @@ HARMLESS: dict[tuple[str, str, str, int], str] = {
         "<=",
         0,
     ): "a minimum: both sides are equal where the comparison changes",
+    (
+        "attention_softmax.cuh",
+        "return window > chunk ? window : chunk;",
+        ">=",
+        0,
+    ): "a maximum: both sides are equal where the comparison changes",
+    (
+        "attention_softmax.cuh",
+        "top[h] = s[n][h * 2 + e] > top[h] ? s[n][h * 2 + e] : top[h];",
+        ">=",
+        0,
+    ): "a maximum: both sides are equal where the comparison changes",
+    (
+        "attention_softmax.cuh",
+        "const float top = split.top > row.top ? split.top : row.top, base = top == no_score() ? 0.0f : top;",
+        ">=",
+        0,
+    ): "a maximum: both sides are equal where the comparison changes",
+    (
+        "attention_prefill.cuh",
+        "cp_async_commit();",
+        "(void)0",
+        0,
+    ): "the queries land with the first keys, which are waited for",
+    (
+        "attention_prefill.cuh",
+        "cp_async_wait<0>();",
+        "(void)0",
+        0,
+    ): "waits for the queries of a tile without work, which nobody reads: no block ends with copies in flight",
 }
