@@ -15,6 +15,7 @@ from llmc.compiler.ir.types import DType
 from llmc.runtime.cuda.plan import Extent, Factor
 
 PREFILL_ROWS = 64  # query rows of a block
+UNROLLED = 8  # MMA steps along a head in straight-line code; longer heads loop
 _INPUTS = "q kv block_bytes slot_offset counts tables positions"
 
 
@@ -82,13 +83,20 @@ class PrefillAttentionParams:
 
     def budget(self, target: CudaTarget) -> Budget:
         a = self.layer
-        mma = a.split // 8 * (a.key_steps + self.part_steps)
-        loads = a.split // 16 * (a.key_steps + self.part_steps)
+        steps = min(a.key_steps, UNROLLED)
+        mma = a.split // 8 * (steps + self.part_steps)
+        loads = a.split // 16 * (steps + self.part_steps)
+        name = f"HMMA.16816.F32{'.BF16' if a.dtype is DType.BF16 else ''}"
         return Budget(
             255,
             1000 + 6 * mma + a.split * (12 + 4 * (a.softcap + a.alibi)),
-            {"LDGSTS.E.BYPASS.128": (a.key_steps + self.part_steps) // 2, "MUFU.EX2": a.split // 2, "LDSM.16": loads},
-            {f"HMMA.16816.F32{'.BF16' if a.dtype is DType.BF16 else ''}": mma},
+            {
+                "LDGSTS.E.BYPASS.128": (a.key_steps + self.part_steps) // 2,
+                "MUFU.EX2": a.split // 2,
+                "LDSM.16": loads,
+                name: mma,
+            },
+            {name: mma} if a.key_steps <= UNROLLED else {},
         )
 
 
@@ -143,11 +151,12 @@ class DecodeAttentionParams:
 
     def budget(self, target: CudaTarget) -> Budget:
         a = self.layer
-        mma = self.row_tiles * (a.split // 4 // 8 * a.key_steps + a.split // 8)
+        steps = min(a.key_steps, UNROLLED)
+        mma = self.row_tiles * (a.split // 4 // 8 * steps + a.split // 8)
         return Budget(
             min(255, 65536 // (self.threads * self.blocks_per_sm) // 8 * 8),
             1000 + 8 * mma + 400 * (self.row_tiles - 1),
-            {"LDGSTS.E.BYPASS.128": (a.key_steps + a.value_steps) // 2, "LDSM.16": a.key_steps, "HMMA.16816.F32": mma},
+            {"LDGSTS.E.BYPASS.128": (a.key_steps + a.value_steps) // 2, "LDSM.16": steps, "HMMA.16816.F32": mma},
         )
 
 

@@ -121,7 +121,7 @@ struct AttentionLayer {
   static LLMC_DEVICE void products(float (*s)[4], const Query& query, u32 keys, int row, int lane) {
     LLMC_UNROLL
     for (int n = 0; n < 2 * N; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.0f;
-    LLMC_UNROLL
+    _Pragma("unroll 8")  // more at once, and wide heads keep too many addresses in registers
     for (int d = 0; d < kKeySteps; d++) {
       u32 a[4];
       query(a, d);
