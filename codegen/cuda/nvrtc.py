@@ -141,3 +141,15 @@ def compile_all(jobs: Sequence[tuple[str, str, str]], cache: Path, workers: int 
     """Compiles (name, source, arch) jobs in parallel; results in the jobs' order."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: cached_cubin(job[1], job[2], cache, name=job[0]), jobs))
+
+
+def compile_into(folder: Path, jobs: Sequence[tuple[str, str, str]], workers: int | None = None) -> None:
+    """Compiles (name.cu, source, arch) jobs in parallel to name.cubin in `folder`. Raises CompileError."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def one(job: tuple[str, str, str]) -> None:
+        name, source, arch = job
+        (folder / name).with_suffix(".cubin").write_bytes(compile_cubin(source, arch, name=name).cubin)
+
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        list(pool.map(one, jobs))
