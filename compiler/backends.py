@@ -23,6 +23,7 @@ from llmc.compiler.ir.ops.constant import WeightExpr
 from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
 from llmc.compiler.report import launches_of
 from llmc.compiler.targets import Target
+from llmc.runtime.manifest import Limits
 
 CUDA_SCHEMES = (Scheme.BF16, Scheme.F16)
 
@@ -34,6 +35,7 @@ class Lowered:
     model: str
     entries: Sequence[Graph]
     weights: Mapping[WeightExpr, PlacedWeight]
+    limits: Limits
 
     @property
     def num_valid_tokens(self) -> int:
@@ -120,7 +122,7 @@ class CudaBackend:
 
     def part(self, lowered: Lowered, stage: Callable[[str], None]) -> tuple[TargetPart, dict[str, Any]]:
         target = self.target
-        model = cuda_model.render(lowered.entries, lowered.weights, target)
+        model = cuda_model.render(lowered.entries, lowered.weights, target, lowered.limits)
         part = cuda_part(
             target,
             model,

@@ -90,7 +90,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     parts, reports = [], {}
     for name, backend in backends.items():
         weights = {e: where[e] for e in exprs[backend.layout]}
-        lowered = Lowered(source.name, entries[backend.layout], weights)
+        lowered = Lowered(source.name, entries[backend.layout], weights, limits)
         part, reports[name] = backend.part(lowered, progress.stage)
         parts.append(part)
     facts = _facts(options, limits, source, captured, parts[0].entries[0], placed, backends.values())

@@ -27,7 +27,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "llmc.runtime.manifest",
         "llmc.runtime.staging",
     ),
-    "llmc.codegen.cuda": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.cuda.plan"),
+    "llmc.codegen.cuda": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.cuda.plan", "llmc.runtime.manifest"),
+    "llmc.codegen.cuda.package": (
+        "llmc.codegen",
+        "llmc.compiler.ir",
+        "llmc.runtime.manifest",
+        "llmc.runtime.strict_json",
+    ),
     "llmc.emulator": ("llmc.emulator",),
     "llmc.compiler": ("llmc",),
 }

@@ -23,7 +23,7 @@ def attention_calls(node: Node, op: PagedAttention, scope: Scope, kv: KvGroups, 
     place = kv.places[op.slot]
     heads = q.tensor.shape[1]
     assert isinstance(heads, int)
-    split, _ = split_of(place.slot.head_dim, place.slot.value_dim, scope.target)
+    split, why = split_of(place.slot.head_dim, place.slot.value_dim, scope.target)
     try:
         layer = Layer(
             place.slot.dtype,
@@ -68,10 +68,10 @@ def attention_calls(node: Node, op: PagedAttention, scope: Scope, kv: KvGroups, 
 
     if not decode:
         prefill = PrefillAttentionParams(layer, op.result)
-        variant = scope.variant(prefill, prefill.grid, arguments(prefill.parameters))
+        variant = scope.variant(prefill, prefill.grid, arguments(prefill.parameters), reason=why)
         return [scope.call(node, rows, [variant], Access(reads, writes))]
     splits, combine = DecodeAttentionParams(layer), CombineAttentionParams(layer, op.result)
-    first = scope.variant(splits, splits.grid, arguments(splits.parameters), scratch={SCRATCH: splits.scratch})
+    first = scope.variant(splits, splits.grid, arguments(splits.parameters), None, {SCRATCH: splits.scratch}, why)
     second = scope.variant(combine, combine.grid, arguments(combine.parameters))
     return [
         scope.call(node, rows, [first], Access(reads, (partial,))),

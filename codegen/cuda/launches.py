@@ -9,7 +9,6 @@ from llmc.codegen.buffers import PlacedValues, row_symbol
 from llmc.codegen.cuda.edges import Access, Span
 from llmc.codegen.cuda.gpus import Gpu
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
-from llmc.codegen.memory import RowKind
 from llmc.compiler.ir.graph import Node, Value
 from llmc.compiler.ir.types import TensorType
 from llmc.runtime.cuda.plan import Argument, Box, Extent, Launch, Variant
@@ -37,15 +36,18 @@ class Call:
 
 @dataclass
 class Kernels:
-    """Kernels by symbol, with their sources; equal ones of different layers and entries are one. `files`: which file
-    of the engine holds each symbol, without its ending."""
+    """Kernels by symbol, with their sources; equal ones of different layers and entries are one. `reasons`: why each
+    was chosen, where there was a choice."""
 
     sources: dict[str, str] = field(default_factory=dict)
     params: dict[str, KernelParams] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
 
-    def add(self, params: KernelParams) -> str:
+    def add(self, params: KernelParams, reason: str | None = None) -> str:
         """The kernel's symbol."""
         symbol = symbol_of(params)
+        if reason is not None:
+            self.reasons.setdefault(symbol, reason)
         if symbol not in self.sources:
             self.sources[symbol] = render(params, symbol)
             self.params[symbol] = params
@@ -54,12 +56,12 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a node's values are, and what it is compiled for. `regions`: where the rows of a symbol are kept."""
+    """Where a node's values are, and what it is compiled for. `most`: the largest value of T and of R."""
 
     target: Gpu
     values: PlacedValues
     weights: Mapping[Value, str]
-    regions: Mapping[str, RowKind]
+    most: Mapping[str, int]
     kernels: Kernels
 
     def symbol(self, value: Value) -> str:
@@ -99,8 +101,9 @@ class Scope:
         arguments: Sequence[Argument],
         up_to: int | None = None,
         scratch: Mapping[str, Extent] | None = None,
+        reason: str | None = None,
     ) -> Variant:
-        symbol = self.kernels.add(params)
+        symbol = self.kernels.add(params, reason)
         return Variant(
             UNBOUNDED if up_to is None else up_to,
             symbol,

@@ -20,6 +20,8 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
     rows = scope.symbol(node.output)
     counted = CountedBy.ROWS if rows == "R" else CountedBy.TOKENS
     found = variants(op, node.output.tensor.static_row_width(), k, scope.target, counted)
+    smaller = [v for v in found if v.up_to is not None and v.up_to < scope.most[rows]]
+    found = found[: len(smaller) + 1]  # no step is larger than what the first of the others serves
     splits = any(v.params.is_split for v in found)
     spans = (scratch_span(PARTIALS), scratch_span(COUNTERS)) if splits else ()
 
@@ -44,7 +46,7 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
             case ArgumentKind.COUNTERS:
                 return plan.Argument("scratch", COUNTERS)
 
-    def kernel(params: LinearParams, up_to: int | None) -> plan.Variant:
+    def kernel(params: LinearParams, up_to: int | None, why: str) -> plan.Variant:
         tiles = (plan.Factor(rows, params.tile.tokens),)
         out_tiles, _, slices = params.grid(1)
         grid = (plan.Extent(out_tiles), plan.Extent(1, tiles), plan.Extent(slices))
@@ -55,7 +57,7 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
                 COUNTERS: plan.Extent(4 * params.num_counters(1), tiles),
             }
         arguments = tuple(argument(a, params) for a in params.arguments)
-        return scope.variant(params, grid, arguments, up_to, scratch)
+        return scope.variant(params, grid, arguments, up_to, scratch, why)
 
     access = Access(scope.spans(node.inputs), (*scope.spans(node.outputs), *spans))
-    return scope.call(node, rows, tuple(kernel(v.params, v.up_to) for v in found), access)
+    return scope.call(node, rows, tuple(kernel(v.params, v.up_to, v.why) for v in found), access)

@@ -24,6 +24,7 @@ from llmc.compiler.ir.ops.constant import Weight, WeightExpr
 from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample
 from llmc.compiler.ir.types import TensorType
 from llmc.runtime.cuda import plan
+from llmc.runtime.manifest import Limits
 
 REGIONS = {
     "prefill": {"T": RowKind.TOKEN, "R": RowKind.SAMPLED},
@@ -46,19 +47,34 @@ class CudaModel:
     arena_per_token: int
     arena_per_row: int
 
+    @property
+    def choices(self) -> list[dict[str, object]]:
+        """Which kernels were chosen, and why, for the report."""
+        return [
+            {"op": self.kernels.params[symbol].template, "chosen": symbol, "reason": reason, "rejected": {}}
+            for symbol, reason in self.kernels.reasons.items()
+        ]
 
-def render(entries: Sequence[Graph], weights: Mapping[WeightExpr, PlacedWeight], target: Gpu) -> CudaModel:
-    """Plans and kernels for one target. IRError names a node that has no CUDA code."""
+
+def render(
+    entries: Sequence[Graph], weights: Mapping[WeightExpr, PlacedWeight], target: Gpu, limits: Limits
+) -> CudaModel:
+    """Plans and kernels for one target, for steps within `limits`. IRError names a node that has no CUDA code."""
     kv = group_slots(cache_slots(entries[0]), _slot_bytes)
     kernels = Kernels()
-    plans = {g.name: _plan(g, weights, target, kv, kernels) for g in entries}
+    plans = {g.name: _plan(g, weights, target, limits, kv, kernels) for g in entries}
     per_token = max(p.arena.bytes_per_token for p in plans.values())
     per_row = max(p.arena.bytes_per_row for p in plans.values())
     return CudaModel(kernels, plans, kv, per_token, per_row)
 
 
 def _plan(
-    graph: Graph, weights: Mapping[WeightExpr, PlacedWeight], target: Gpu, kv: KvGroups, kernels: Kernels
+    graph: Graph,
+    weights: Mapping[WeightExpr, PlacedWeight],
+    target: Gpu,
+    limits: Limits,
+    kv: KvGroups,
+    kernels: Kernels,
 ) -> plan.Plan:
     regions = REGIONS[graph.name]
     sizes = {
@@ -70,8 +86,10 @@ def _plan(
     }
     values = place_values(graph, sizes, regions)
     names = {n.output: weights[n.op.expr].name for n in graph.nodes if isinstance(n.op, Weight)}
-    scope = Scope(target, values, names, regions, kernels)
-    calls = [call for node in values.nodes for call in _calls(node, scope, kv, decode=graph.name == "decode")]
+    decode = graph.name == "decode"
+    most = limits.max_batch if decode else limits.max_tokens
+    scope = Scope(target, values, names, {"T": most, "R": most}, kernels)
+    calls = [call for node in values.nodes for call in _calls(node, scope, kv, decode)]
     after = edges([c.touches for c in calls])
     (sample,) = (n for n in values.nodes if isinstance(n.op, Sample))
     used = {v.kernel for c in calls for v in c.variants}
