@@ -50,7 +50,9 @@ def _engine(folder: Path, scheme: Scheme | None) -> Subject:
         raise PredictionError(f"{folder} is an engine in {manifest.model.dtype}: --dtype {scheme.value} is for models")
     target = manifest.targets[0]
     entries = read_entries((folder / target.plans / "graph.llmc").read_text())
-    return Subject(manifest.model.name, manifest.model.dtype, manifest.limits.max_seq_len, lambda _: entries, target.name)
+    return Subject(
+        manifest.model.name, manifest.model.dtype, manifest.limits.max_seq_len, lambda _: entries, target.name
+    )
 
 
 def read_entries(text: str) -> Entries:
