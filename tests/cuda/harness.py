@@ -118,10 +118,14 @@ class Lab:
             RUNNERS[type(params)](self, params, shape, rng)
         finally:
             self.emulator.reset()
-            for a in self._arrays:
-                a.free()
-            self._arrays.clear()
-            self._inputs.clear()
+            self.release()
+
+    def release(self) -> None:
+        """Frees every array of the case."""
+        for a in self._arrays:
+            a.free()
+        self._arrays.clear()
+        self._inputs.clear()
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
