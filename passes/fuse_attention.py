@@ -45,7 +45,7 @@ def _step(
         case View() if reader.output.tensor.rank == 2 and output.tensor.rank == 3:
             tokens, heads, width = output.tensor.shape
             same = isinstance(heads, int) and isinstance(width, int)
-            if same and reader.output.tensor.shape == (tokens, heads * width):  # type: ignore[operator]
+            if same and reader.output.tensor.shape == (tokens, heads * width):
                 return replace(op, joined=True), reader
         case Cast(dtype) if dtype.is_float and op.result.holds(dtype):
             return replace(op, result=dtype), reader

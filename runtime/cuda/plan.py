@@ -66,10 +66,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Memory that launches share and no launch needs afterwards. `zeroed`: zero at load, and left zero by launches."""
+    """Memory that launches share and that none needs once it has ended, as large as the largest variant of any bucket
+    asks. `zeroed`: zero at load, and left zero by every launch."""
 
     name: str
-    bytes: Extent
     zeroed: bool
 
 
@@ -115,6 +115,7 @@ class Variant:
     block: int
     shared_bytes: int
     arguments: tuple[Argument, ...]
+    scratch: Mapping[str, Extent]  # bytes of each that it uses
 
 
 @dataclass(frozen=True)
