@@ -75,6 +75,10 @@ class Scope:
         name = self.values.names[value]
         return Argument("buffer" if name in self.values.memory.placements else "input", name, box=box)
 
+    def is_step_array(self, value: Value) -> bool:
+        """Is it an array of the step, whose rows stand without gaps?"""
+        return value not in self.weights and self.values.names[value] not in self.values.memory.placements
+
     def spans(self, values: Sequence[Value]) -> tuple[Span, ...]:
         """The bytes of values in the arena: per row of their region, as all rows of one region are as many."""
         names = [self.values.names.get(v, "") for v in values if isinstance(v.type, TensorType)]
