@@ -31,7 +31,7 @@ from llmc.runtime.manifest import GenerationDefaults, Limits, Manifest, ModelSum
 from llmc.runtime.staging import check_output
 
 DEFAULT_MAX_SEQ_LEN = 8192  # for models that state no length
-STEP_TOKENS = 512  # most tokens of one step: a prefill chunk
+STEP_TOKENS = 512
 INT8_GROUP = 64
 
 
@@ -42,6 +42,7 @@ class BuildError(Exception):
 @dataclass(frozen=True)
 class BuildOptions:
     """What to build. `target`: one or several, with commas. `passes`: changes to the pipeline (passes/pipeline.py).
+    `step_tokens`: most tokens of one step, which prompts are cut into.
     `dump_ir`: a folder for the graph at every stage."""
 
     model: str
@@ -50,6 +51,7 @@ class BuildOptions:
     scheme: Scheme = Scheme.BF16
     max_batch: int = 16
     max_seq_len: int | None = None
+    step_tokens: int = STEP_TOKENS
     passes: str = ""
     dump_ir: Path | None = None
 
@@ -164,7 +166,7 @@ def _limits(options: BuildOptions, source: ModelSource) -> Limits:
     stated = model_length(source)
     if options.max_seq_len is not None and options.max_seq_len > stated:
         raise BuildError(f"--max-seq-len {options.max_seq_len}: the model's positions end at {stated}")
-    return Limits(options.max_seq_len or stated, options.max_batch, max(STEP_TOKENS, options.max_batch))
+    return Limits(options.max_seq_len or stated, options.max_batch, max(options.step_tokens, options.max_batch))
 
 
 def _pipeline(options: BuildOptions, source: ModelSource, layout: WeightLayout) -> Pipeline:

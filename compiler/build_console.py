@@ -22,6 +22,7 @@ def build_with_progress(
     dtype: str,
     max_batch: int,
     max_seq_len: int | None,
+    step_tokens: int,
     passes: str,
     dump_ir: Path | None,
 ) -> int:
@@ -38,7 +39,7 @@ def build_with_progress(
         from llmc.compiler.sources.errors import SourceError
 
         loaded = time.monotonic()
-        options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, passes, dump_ir)
+        options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir)
         try:
             manifest = build(options, progress)
         except (

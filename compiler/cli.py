@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-DTYPES = ("f32", "bf16", "int8")
+DTYPES = ("f32", "bf16", "f16", "int8")
 T = TypeVar("T")
 
 
@@ -35,10 +35,13 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 @main.command()
 @click.argument("model")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Engine folder [default: ./NAME-DTYPE.engine]")
-@click.option("--target", default="cpu", show_default=True, help="See `llmc targets`.")
+@click.option("--target", default="cpu", show_default=True, help="One or several (h100,cpu): see `llmc targets`.")
 @click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="Weights and KV cache.")
 @click.option("--max-batch", type=click.IntRange(1, 4096), default=16, show_default=True, help="Requests at once.")
 @click.option("--max-seq-len", type=click.IntRange(1), help="Prompt and answer [default: the model's].")
+@click.option(
+    "--step-tokens", type=click.IntRange(1, 65536), default=512, show_default=True, help="Of a prompt, at once."
+)
 @click.option("--passes", default="", help="Change passes: 'lower-linears{scheme=int8, group=128}, -fuse-gates'.")
 @click.option("--dump-ir", type=click.Path(path_type=Path, file_okay=False), help="Write the graph after each pass.")
 def build(
@@ -48,6 +51,7 @@ def build(
     dtype: str,
     max_batch: int,
     max_seq_len: int | None,
+    step_tokens: int,
     passes: str,
     dump_ir: Path | None,
 ) -> None:
@@ -58,7 +62,7 @@ def build(
     folder = out or Path(f"{name}-{dtype}.engine")
 
     def action() -> int:
-        return build_with_progress(model, folder, target, dtype, max_batch, max_seq_len, passes, dump_ir)
+        return build_with_progress(model, folder, target, dtype, max_batch, max_seq_len, step_tokens, passes, dump_ir)
 
     sys.exit(refusing(action, ModuleNotFoundError))
 

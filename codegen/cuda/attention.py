@@ -130,9 +130,7 @@ class DecodeAttentionParams:
     def scratch(self) -> Extent:
         """Bytes that it leaves for combine."""
         splits = self.layer.seen_splits
-        return Extent(
-            self.layer.q_heads * self.layer.split_bytes * splits.times, (Factor("S", 1), *splits.factors)
-        )
+        return Extent(self.layer.q_heads * self.layer.split_bytes * splits.times, (Factor("S", 1), *splits.factors))
 
     def rejects(self, target: CudaTarget) -> str | None:
         return rejects_smem(self, target)

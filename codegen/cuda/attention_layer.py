@@ -42,7 +42,9 @@ class Layer:
     def __post_init__(self) -> None:
         check(self.dtype in HALVES, f"queries and cache in {self.dtype.value}: CUDA attention takes bf16 or f16")
         check(self.kv_heads > 0 and self.q_heads > 0, f"{self.q_heads} query and {self.kv_heads} KV heads")
-        check(self.q_heads % self.kv_heads == 0, f"{self.q_heads} query heads do not divide over {self.kv_heads} KV heads")
+        check(
+            self.q_heads % self.kv_heads == 0, f"{self.q_heads} query heads do not divide over {self.kv_heads} KV heads"
+        )
         for name, dim in (("head_dim", self.head_dim), ("value_dim", self.value_dim)):
             ok = dim % 8 == 0 and 0 < dim <= MAX_HEAD_DIM
             check(ok, f"{name} {dim} is not a multiple of 8 up to {MAX_HEAD_DIM}")
@@ -154,7 +156,9 @@ def parameters(layer: Layer, names: str, result: DType = DType.F32) -> tuple[Par
         "base2": ("float base2", "f32"),
         "cap": ("float cap", "f32"),
     }
-    absent = {name for name, has in (("sinks", layer.sinks), ("slopes", layer.alibi), ("cap", layer.softcap)) if not has}
+    absent = {
+        name for name, has in (("sinks", layer.sinks), ("slopes", layer.alibi), ("cap", layer.softcap)) if not has
+    }
     return tuple(Parameter(n, known[n][0], f"{n} {known[n][1]}") for n in names.split() if n not in absent)
 
 
