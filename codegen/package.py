@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmc.codegen.cpu.model import BLOCK_TOKENS, Model
+from llmc.codegen.cpu.model import Model
 from llmc.codegen.weights import PlacedWeight, SourceReader, write_weights
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.printer import print_graph
@@ -15,8 +15,6 @@ from llmc.runtime.artifact import MODEL_LIBRARY, WEIGHTS, is_engine, seal
 from llmc.runtime.manifest import (
     ArenaBytes,
     GenerationDefaults,
-    KvLayout,
-    KvSlot,
     Limits,
     Manifest,
     MemoryPlan,
@@ -81,8 +79,7 @@ def write_engine(
 
 def _manifest(contents: Contents) -> Manifest:
     facts, model = contents.facts, contents.model
-    slots = tuple(KvSlot(s.layer, s.kv_heads, s.head_dim, s.value_dim, s.dtype.value, s.window) for s in model.kv_slots)
-    kv = KvLayout(BLOCK_TOKENS, model.kv_block_bytes, model.kv_block_bytes // BLOCK_TOKENS, slots)
+    kv = model.kv.layout
     arena = ArenaBytes(0, model.arena_per_token, model.arena_per_row, 0)
     memory = MemoryPlan(sum(w.num_bytes for w in contents.weights), kv.bytes_per_token, arena)
     return Manifest(

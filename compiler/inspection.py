@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from llmc.compiler.targets import find_target, target_names
 from llmc.runtime.artifact import read_manifest
+from llmc.runtime.kv_pools import sequence_bytes
 from llmc.runtime.manifest import Manifest
 from llmc.runtime.memory import available_bytes
 
@@ -70,19 +72,21 @@ def _rules(console: Console, report: dict[str, Any]) -> None:
 def _memory(console: Console, manifest: Manifest, report: dict[str, Any]) -> None:
     memory, kv, limits = manifest.memory, manifest.kv, manifest.limits
     arena = memory.arena
+    sequence = partial(sequence_bytes, kv, limits.max_tokens)
     scratch = arena.per_token * limits.max_tokens + arena.per_row * limits.max_batch
     table = Table("bytes", "", title="memory")
     table.add_row("weights", f"{memory.weights_bytes:,}")
-    table.add_row("KV per token", f"{kv.bytes_per_token:,}")
-    table.add_row(f"KV per sequence of {limits.max_seq_len:,}", f"{kv.bytes_per_token * limits.max_seq_len:,}")
+    for group in kv.groups:
+        kept = "" if group.window is None else f", of the last {group.window:,}"
+        table.add_row(f"KV per token{kept}: {len(group.slots)} slots", f"{group.bytes_per_token:,}")
+    table.add_row(f"KV per sequence of {limits.max_seq_len:,}", f"{sequence(limits.max_seq_len):,}")
     table.add_row(f"scratch for steps of {limits.max_tokens} tokens, {limits.max_batch} rows", f"{scratch:,}")
     console.print(table)
     free = available_bytes() - scratch
-    tokens = max(free, 0) // kv.block_bytes * kv.block_tokens
+    counts = [f"{max(free, 0) // sequence(n):,} sequences of {n:,}" for n in (limits.max_seq_len, 1024)]
     console.print(
         f"proof     {available_bytes():,} bytes are free here: beside weights (mapped) and scratch they hold the KV of "
-        f"{tokens:,} tokens, so {tokens // limits.max_seq_len} sequences of {limits.max_seq_len:,} "
-        f"or {tokens // 1024} of 1,024 at once"
+        f"{' or '.join(counts)} tokens at once"
     )
 
 

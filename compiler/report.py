@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmc.codegen.cpu.linear_kernels import Choice
-from llmc.codegen.cpu.model import BLOCK_TOKENS, Model
+from llmc.codegen.cpu.model import Model
 from llmc.codegen.package import Facts
 from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.capture.capture import Captured
@@ -53,7 +53,7 @@ def build_report(
         "entries": {g.name: _launches(g) for g in entries},
         "bytes": {
             "weights": sum(w.num_bytes for w in placed),
-            "kv_per_token": model.kv_block_bytes // BLOCK_TOKENS,
+            "kv_per_token": model.kv.layout.bytes_per_token,
             "arena_per_token": model.arena_per_token,
             "arena_per_row": model.arena_per_row,
         },

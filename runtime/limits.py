@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from llmc.runtime.errors import InvalidParameter, NotEnoughMemory
+from llmc.runtime.kv_layout import KvLayout
+from llmc.runtime.kv_pools import size_pools
 from llmc.runtime.manifest import Manifest
 from llmc.runtime.memory import available_bytes, usable_cores
 from llmc.runtime.prepare import StepLimits
@@ -25,10 +27,10 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class LimitPlan:
-    """Sizes of the device to create."""
+    """Sizes of the device to create. `num_blocks`: of every KV group's pool."""
 
     step: StepLimits
-    num_blocks: int
+    num_blocks: tuple[int, ...]
     threads: int
 
 
@@ -43,21 +45,21 @@ def plan_limits(manifest: Manifest, options: LoadOptions) -> LimitPlan:
     max_rows = _within("max_rows", options.max_rows, min(max_batch, max_tokens), max_tokens)
     if max_rows < max_batch:
         raise InvalidParameter(f"max_rows is {max_rows}, but each of max_batch {max_batch} requests needs one")
-    step = StepLimits(max_tokens, max_batch, max_rows, max_seq_len, manifest.kv.block_tokens)
+    kv = manifest.kv
+    step = StepLimits(max_tokens, max_batch, max_rows, max_seq_len, kv.block_tokens, len(kv.groups))
     threads = _within("threads", options.threads, usable_cores(), _MAX_THREADS)
-    return LimitPlan(step, _num_blocks(manifest, step, options.kv_memory), threads)
+    return LimitPlan(step, _num_blocks(kv, step, options.kv_memory), threads)
 
 
-def _num_blocks(manifest: Manifest, step: StepLimits, kv_memory: int | None) -> int:
-    block_bytes = manifest.kv.block_bytes
-    useful = step.max_seqs * step.blocks_per_seq
+def _num_blocks(kv: KvLayout, step: StepLimits, kv_memory: int | None) -> tuple[int, ...]:
     if kv_memory is None:
         budget, source = available_bytes() // 2, "half of the free memory"
     else:
         budget, source = _within("kv_memory", kv_memory, 0, _MAX_KV_BYTES), "kv_memory"
-    blocks = min(useful, budget // block_bytes)
-    if blocks < 1:
-        raise NotEnoughMemory(f"{source} is {budget} bytes, one KV block needs {block_bytes}")
+    blocks = size_pools(kv, step, budget)
+    if blocks is None:
+        least = " + ".join(str(group.block_bytes) for group in kv.groups)
+        raise NotEnoughMemory(f"{source} is {budget} bytes, one KV block of each group needs {least}")
     return blocks
 
 

@@ -10,11 +10,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from llmc.runtime.artifact import seal
 from llmc.runtime.features import Machine
+from llmc.runtime.kv_layout import KvGroup, KvLayout, KvSlot
 from llmc.runtime.manifest import (
     ArenaBytes,
     GenerationDefaults,
-    KvLayout,
-    KvSlot,
     Limits,
     Manifest,
     MemoryPlan,
@@ -47,6 +46,14 @@ def byte_level_tokenizer():
     return tokenizer
 
 
+def kv_layout(windows):
+    """What reference_device.cc says of itself: blocks of group g hold (g + 1) * 16 bytes a position."""
+    sizes = [16 * (g + 1) for g in range(len(windows))]
+    slots = (KvSlot("layer", 1, 2, 2, "f32"),)
+    groups = (KvGroup(w, size * oracle.BLOCK_TOKENS, size, slots) for w, size in zip(windows, sizes, strict=True))
+    return KvLayout(oracle.BLOCK_TOKENS, tuple(groups))
+
+
 def manifest(**changes):
     machine = Machine.this()
     fields = dict(
@@ -54,7 +61,7 @@ def manifest(**changes):
         target=Target("cpu", machine.arch, ()),
         model=ModelSummary("reference", "Reference", "f32", 1, oracle.VOCAB, oracle.NUM_VALID, 256),
         limits=Limits(max_seq_len=256, max_batch=8, max_tokens=64),
-        kv=KvLayout(oracle.BLOCK_TOKENS, 16 * oracle.BLOCK_TOKENS, 16, (KvSlot("layer", 1, 2, 2, "f32", None),)),
+        kv=kv_layout((None,)),
         memory=MemoryPlan(8, 16, ArenaBytes(0, 0, 0, 0)),
         tokens=SpecialTokens(BOS, (IM_END,), None, False),
         generation=GenerationDefaults(),
