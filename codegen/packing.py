@@ -1,7 +1,8 @@
-"""Layout of linear weights for CPU kernels, and sizes of their operand rows: the definition in Python of what
+"""Layout of linear weights, and sizes of the operand rows of CPU kernels: the definition in Python of what
 templates/cpu/operand.h reads. A test packs here and reads there.
 
-A weight is [n, k] (output channel, input). It is stored in panels of 32 channels, k contiguous inside a panel:
+A weight is [n, k] (output channel, input). For CUDA kernels it lies row by row (Rows16). For CPU kernels it lies in
+panels of 32 channels, k contiguous inside a panel:
     F32   f32 [n/32][k][32]          Bf16  bf16 [n/32][k/2][32][2]          Int8  u8 = w + 128  [n/32][k/4][32][4]
 n is padded to 32 and k to `pad_k(k)`, both with zero weights. Panels are independent, so a weight can be packed some
 rows at a time, 32 rows or a multiple of it, and the pieces joined.
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-PANEL = 32  # output channels of a panel
+PANEL = 32  # output channels of a panel, for CPU kernels
 HALF = 16  # gate or up channels in a gated panel
 LINE = 64  # bytes
 
@@ -36,6 +37,7 @@ class F32:
     """f32 weights, f32 operand rows without padding."""
 
     dtype = np.dtype(np.float32)
+    panel = PANEL
     per_lane = 1  # neighbouring k of one channel stored together
 
     @property
@@ -54,6 +56,7 @@ class Bf16:
     """bf16 weights (as uint16) and operand rows."""
 
     dtype = np.dtype(np.uint16)
+    panel = PANEL
     per_lane = 2
 
     @property
@@ -73,6 +76,7 @@ class Int8:
 
     group: int = 0
     dtype = np.dtype(np.uint8)
+    panel = PANEL
     per_lane = 4
 
     def __post_init__(self) -> None:
@@ -93,16 +97,29 @@ class Int8:
         return _odd_lines(self.pad_k(k) + 8 * self.groups(k))
 
 
-Format = F32 | Bf16 | Int8
+@dataclass(frozen=True)
+class Rows16:
+    """bf16 or f16 weights (as uint16), rows padded to 16 bytes: what cp.async and TMA read."""
+
+    dtype = np.dtype(np.uint16)
+    panel = 1
+    per_lane = 1
+
+    def pad_k(self, k: int) -> int:
+        return round_up(k, 8)
 
 
-def panel_bytes(fmt: Format, k: int) -> int:
-    return fmt.pad_k(k) * PANEL * fmt.dtype.itemsize
+Format = F32 | Bf16 | Int8  # of operand rows
+WeightFormat = Format | Rows16
 
 
-def weight_bytes(fmt: Format, n: int, k: int) -> int:
+def panel_bytes(fmt: WeightFormat, k: int) -> int:
+    return fmt.pad_k(k) * fmt.panel * fmt.dtype.itemsize
+
+
+def weight_bytes(fmt: WeightFormat, n: int, k: int) -> int:
     """Bytes of the packed weight; the scales of Int8 (f32 [n padded to 32]) come beside."""
-    return round_up(n, PANEL) // PANEL * panel_bytes(fmt, k)
+    return round_up(n, fmt.panel) // fmt.panel * panel_bytes(fmt, k)
 
 
 def round_bf16(x: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
@@ -124,27 +141,26 @@ def quantize_channels(w: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
     return np.clip(np.rint(w / divisor), -127, 127).astype(np.int8), scales
 
 
-def pack(fmt: Format, weight: npt.NDArray[np.float32 | np.uint16 | np.int8]) -> Bytes:
-    """Packs rows [n, k] of a weight: f32 for F32, bf16 bits (uint16) for Bf16, int8 for Int8. Returns uint8 [bytes]."""
+def pack(fmt: WeightFormat, weight: npt.NDArray[np.float32 | np.uint16 | np.int8]) -> Bytes:
+    """Packs rows [n, k] of a weight: f32 for F32, bits (uint16) for Bf16 and Rows16, int8 for Int8. Returns uint8."""
     n, k = weight.shape
     expected = np.dtype(np.int8) if isinstance(fmt, Int8) else fmt.dtype
     if weight.dtype != expected:
-        raise TypeError(f"{fmt.cpp} packs {expected}, got {weight.dtype}")
-    rows, columns = round_up(n, PANEL), fmt.pad_k(k)
+        raise TypeError(f"{type(fmt).__name__} packs {expected}, got {weight.dtype}")
+    rows, columns = round_up(n, fmt.panel), fmt.pad_k(k)
     padded = np.zeros((rows, columns), expected)
     padded[:n, :k] = weight
     values = (padded.view(np.uint8) ^ np.uint8(128)) if isinstance(fmt, Int8) else padded
-    panels = values.reshape(rows // PANEL, PANEL, columns // fmt.per_lane, fmt.per_lane)
+    panels = values.reshape(rows // fmt.panel, fmt.panel, columns // fmt.per_lane, fmt.per_lane)
     return np.ascontiguousarray(panels.transpose(0, 2, 1, 3)).view(np.uint8).reshape(-1)
 
 
-def unpack(fmt: Format, data: Bytes, n: int, k: int) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
+def unpack(fmt: WeightFormat, data: Bytes, n: int, k: int) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
     """The inverse of pack: [n, k] in the dtype that pack takes."""
     if data.size != weight_bytes(fmt, n, k):
-        raise ValueError(
-            f"packed weight [{n}, {k}] as {fmt.cpp}: expected {weight_bytes(fmt, n, k)} bytes, got {data.size}"
-        )
-    panels = data.view(fmt.dtype).reshape(-1, fmt.pad_k(k) // fmt.per_lane, PANEL, fmt.per_lane)
+        want = weight_bytes(fmt, n, k)
+        raise ValueError(f"packed weight [{n}, {k}] as {type(fmt).__name__}: expected {want} bytes, got {data.size}")
+    panels = data.view(fmt.dtype).reshape(-1, fmt.pad_k(k) // fmt.per_lane, fmt.panel, fmt.per_lane)
     rows = panels.transpose(0, 2, 1, 3).reshape(-1, fmt.pad_k(k))[:n, :k]
     if isinstance(fmt, Int8):
         return (rows ^ np.uint8(128)).view(np.int8)
@@ -152,7 +168,7 @@ def unpack(fmt: Format, data: Bytes, n: int, k: int) -> npt.NDArray[np.float32 |
 
 
 def pack_stream(
-    fmt: Format,
+    fmt: WeightFormat,
     n: int,
     k: int,
     read_rows: Callable[[int, int], npt.NDArray[np.float32 | np.uint16 | np.int8]],
@@ -162,7 +178,7 @@ def pack_stream(
 
     The pieces join to what pack returns.
     """
-    step = max(1, max_bytes // panel_bytes(fmt, k)) * PANEL
+    step = round_up(max(1, max_bytes // panel_bytes(fmt, k)) * fmt.panel, PANEL)  # runs of gated weights stay whole
     for begin in range(0, n, step):
         yield pack(fmt, read_rows(begin, min(n, begin + step)))
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmc.codegen.memory import Life, MemoryPlan, RowKind, plan_memory
-from llmc.compiler.ir.dims import Poly
-from llmc.compiler.ir.graph import Graph, IRError, Node, Value
+from llmc.codegen.buffers import place_values
+from llmc.codegen.memory import MemoryPlan, RowKind
+from llmc.compiler.ir.graph import Graph, Node, Value
 from llmc.compiler.ir.ops.attention import PagedAttention
-from llmc.compiler.ir.ops.constant import Weight
-from llmc.compiler.ir.types import CacheType, TensorType
+from llmc.compiler.ir.types import CacheType
 
 PLAN_FORMAT = 1
 
@@ -73,12 +72,8 @@ def make_plan(
 
     `row_bytes`: of every tensor value that a launch writes. `region`: where rows counted by a symbol are kept.
     """
-    nodes = tuple(n for n in graph.nodes if not isinstance(n.op, Weight))
-    names = {v: v.name for v in graph.inputs}
-    for i, node in enumerate(nodes):
-        for j, value in enumerate(node.outputs):
-            names[value] = f"b{i}_{j}" if len(node.outputs) > 1 else f"b{i}"
-    memory = plan_memory(_lives(graph, nodes, names, row_bytes, region))
+    placed = place_values(graph, row_bytes, region)
+    nodes, names, memory = placed.nodes, placed.names, placed.memory
     after = _dependencies(nodes)
     launches = []
     pending: list[Node] = []
@@ -104,35 +99,6 @@ def make_plan(
         if (p := memory.placements.get(name)) is not None
     ]
     return Plan(graph.name, tuple(buffers), tuple(launches), nodes, names, memory.per_token, memory.per_row)
-
-
-def row_symbol(type_: TensorType) -> str:
-    """The symbol that counts the rows of a [T, ...] or [R, ...] value."""
-    rows = type_.shape[0] if type_.shape else None
-    if not isinstance(rows, Poly):
-        raise IRError(f"{type_} has no rows")
-    return str(rows)
-
-
-def _lives(
-    graph: Graph,
-    nodes: tuple[Node, ...],
-    names: dict[Value, str],
-    row_bytes: dict[Value, int],
-    region: Mapping[str, RowKind],
-) -> list[Life]:
-    last: dict[Value, int] = {}
-    for i, node in enumerate(nodes):
-        for value in node.inputs:
-            last[value] = i
-    for value in graph.outputs:
-        last[value] = len(nodes)
-    return [
-        Life(names[value], region[row_symbol(value.type)], row_bytes[value], i, last.get(value, i))
-        for i, node in enumerate(nodes)
-        for value in node.outputs
-        if isinstance(value.type, TensorType)
-    ]
 
 
 def _dependencies(nodes: tuple[Node, ...]) -> list[tuple[int, ...]]:

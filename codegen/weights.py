@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llmc.codegen.cpu.formats import stored_bytes, weight_format
 from llmc.codegen.packing import PANEL, pack_stream, round_bf16, round_up
+from llmc.codegen.weight_formats import stored_bytes, weight_format
 from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.constant import (
     Apply,
@@ -143,6 +143,8 @@ def _bits(values: Array, dtype: DType) -> npt.NDArray[np.float32 | np.uint16 | n
     match dtype:
         case DType.BF16:
             return round_bf16(np.asarray(values, np.float32))
+        case DType.F16:
+            return np.asarray(values, np.float16).view(np.uint16)
         case DType.F32:
             return np.asarray(values, np.float32)
         case DType.I8:

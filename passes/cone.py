@@ -10,7 +10,8 @@ from llmc.compiler.ir.ops.constant import Scalar
 from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.compiler.ir.types import DType, TensorType
 
-OPERAND_PAD = 32  # an epilogue writes bf16 operands only when their rows need no padding
+OPERANDS = (DType.BF16, DType.F16)
+OPERAND_PAD = 32  # of CPU operands, whose epilogues do not pad rows
 POINTWISE = (Unary, Binary, Cast, Where)
 
 
@@ -41,8 +42,13 @@ class Cone:
         return Graph(name, (*results, *extras.values()), (new_of[self.exit],), tuple(b.nodes)), tuple(extras)
 
 
-def cones(graph: Graph, users: dict[Value, list[Node]], seeds: tuple[Value, ...]) -> list[Cone]:
-    """All cones of these values, smallest first. With one seed the first is empty: the seed itself leaves."""
+def cones(
+    graph: Graph, users: dict[Value, list[Node]], seeds: tuple[Value, ...], operand_pad: int = OPERAND_PAD
+) -> list[Cone]:
+    """All cones of these values, smallest first. With one seed the first is empty: the seed itself leaves.
+
+    `operand_pad`: rounded rows leave only where their width is a multiple of it.
+    """
     shape = seeds[0].tensor.shape
     inside: list[Node] = []
     member = set(seeds)
@@ -51,7 +57,7 @@ def cones(graph: Graph, users: dict[Value, list[Node]], seeds: tuple[Value, ...]
     for node in _after(graph, users, seeds):
         if not any(v in member or v in tainted for v in node.inputs):
             continue
-        if _fits(node, shape, member) and not any(v in tainted for v in node.inputs):
+        if _fits(node, shape, member, operand_pad) and not any(v in tainted for v in node.inputs):
             inside.append(node)
             member.add(node.output)
             found += _closed(graph, users, seeds, inside)
@@ -65,13 +71,13 @@ def _after(graph: Graph, users: dict[Value, list[Node]], seeds: tuple[Value, ...
     return list(graph.nodes[first : first + 64])
 
 
-def _fits(node: Node, shape: tuple[object, ...], member: set[Value]) -> bool:
-    """Can registers hold what the node reads and gives: float32, booleans made of it, and at last a bf16 operand?"""
+def _fits(node: Node, shape: tuple[object, ...], member: set[Value], operand_pad: int) -> bool:
+    """Can registers hold what the node reads and gives: float32, booleans made of it, and at last an operand?"""
     if not isinstance(node.op, POINTWISE) or node.output.tensor.shape != shape:
         return False
     width = shape[-1]
     if isinstance(node.op, Cast) and (
-        node.op.dtype is not DType.BF16 or not isinstance(width, int) or width % OPERAND_PAD
+        node.op.dtype not in OPERANDS or not isinstance(width, int) or width % operand_pad
     ):
         return False
     allowed = (shape, shape[-1:], ())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from llmc.compiler.ir.graph import Builder, Graph, Value, substitute
 from llmc.compiler.ir.ops.attention import Attention, KvWrite, PagedAttention
+from llmc.compiler.ir.ops.pointwise import Cast
 from llmc.compiler.ir.types import CacheType, DType
 from llmc.passes.rewrite import RuleLog
 
@@ -14,10 +15,12 @@ from llmc.passes.rewrite import RuleLog
 class KvLayout:
     """A slot of the cache for each distinct (k, v), in order of first use; layers that share k and v share a slot.
 
-    Adds input and output %kv. Keys and values are stored in `dtype`; attention itself computes in float32.
+    Adds input and output %kv. Keys and values are stored in `dtype`. `query`: what attention reads its queries in;
+    scores and sums are float32.
     """
 
     dtype: DType
+    query: DType = DType.F32
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
         cache = Value(CacheType(), "kv")
@@ -35,6 +38,8 @@ class KvLayout:
             if (k, v) not in slots:
                 slots[k, v] = len(slots)
                 state = b.add(KvWrite(slots[k, v], self.dtype), state, k, v, positions, seqs, name="kv")
+            if q.tensor.dtype is not self.query:
+                q = b.add(Cast(self.query), q, name=q.name)
             read = PagedAttention(
                 slots[k, v],
                 op.scale,

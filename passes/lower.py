@@ -15,17 +15,19 @@ from llmc.compiler.ir.ops.constant import (
     Weight,
     WeightExpr,
 )
-from llmc.compiler.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Scheme
+from llmc.compiler.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Scheme, WeightLayout
 from llmc.compiler.ir.ops.nn import Embedding
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast
 from llmc.compiler.ir.ops.reduce import GatedLinear, Linear
-from llmc.compiler.ir.types import DType, Panels
+from llmc.compiler.ir.types import Panels
 from llmc.passes.canonicalise import merge_equal
-from llmc.passes.cone import cones
+from llmc.passes.cone import OPERAND_PAD, cones
 from llmc.passes.rewrite import RuleLog
 
 PANEL = 32
-_DTYPE = {Scheme.F32: DType.F32, Scheme.BF16: DType.BF16}
+ROW_PAD = 8  # values of 16 bits in 16 bytes
+# CUDA kernels do not read beyond an operand's row.
+_OPERAND_PAD = {WeightLayout.PANELS: OPERAND_PAD, WeightLayout.ROWS: 1}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class LowerLinears:
 
     scheme: Scheme
     group: int = 0
+    layout: WeightLayout = WeightLayout.PANELS
 
     def __post_init__(self) -> None:
         if self.group not in (0, 32) and (self.group < 0 or self.group % 64):
@@ -68,8 +71,8 @@ class LowerLinears:
         match self.scheme:
             case Scheme.F32:
                 return x
-            case Scheme.BF16:
-                return b.add(Cast(DType.BF16), x, loc=loc)
+            case Scheme.BF16 | Scheme.F16:
+                return b.add(Cast(self.scheme.stored), x, loc=loc)
             case Scheme.INT8:
                 return b.add(QuantizeRows(self.group), x, loc=loc)
 
@@ -105,7 +108,8 @@ class _Lowering:
 
     def plan(self, node: Node, taken: set[Node]) -> tuple[Value, Node]:
         """The fused node for a linear (its inputs still in the model's formats), placed where its cone ends."""
-        found = [c for c in cones(self.graph, self.users, node.outputs) if not taken.intersection(c.nodes)]
+        pad = _OPERAND_PAD[self.options.layout]
+        found = [c for c in cones(self.graph, self.users, node.outputs, pad) if not taken.intersection(c.nodes)]
         cone = found[-1]
         taken.update(cone.nodes)
         if isinstance(node.op, GatedLinear):
@@ -138,10 +142,12 @@ class _Lowering:
         self.b.nodes.append(Node(op, tuple(inputs), node.outputs, node.loc))
 
     def panels(self) -> Panels:
+        if self.options.layout is WeightLayout.ROWS:
+            return Panels(1, 1, ROW_PAD)
         match self.options.scheme:
             case Scheme.F32:
                 return Panels(PANEL, 1, 1)
-            case Scheme.BF16:
+            case Scheme.BF16 | Scheme.F16:
                 return Panels(PANEL, 2, 32)
             case Scheme.INT8:
                 return Panels(PANEL, 4, max(self.options.group, 64))
@@ -155,7 +161,7 @@ class _Lowering:
             return parts[0] if len(parts) == 1 else Apply(Interleave(GATE_RUN), tuple(parts))
 
         if scheme is not Scheme.INT8:
-            return [Apply(layout, (joined([Apply(Cast(_DTYPE[scheme]), (e,)) for e in exprs]),))]
+            return [Apply(layout, (joined([Apply(Cast(scheme.stored), (e,)) for e in exprs]),))]
         data = joined([Apply(QuantizeChannels(QuantPart.DATA), (e,)) for e in exprs])
         return [Apply(layout, (data,)), joined([Apply(QuantizeChannels(QuantPart.SCALE), (e,)) for e in exprs])]
 
@@ -169,6 +175,5 @@ class _Lowering:
             data, *scales = (self.b.add(Weight(e)) for e in self.packed([expr]))
             self.log.applied["share-tied-head"] += 1
         else:
-            dtype = DType.F32 if self.options.scheme is Scheme.F32 else DType.BF16
-            data, scales = self.b.add(Weight(Apply(Cast(dtype), (expr,)))), []
+            data, scales = self.b.add(Weight(Apply(Cast(self.options.scheme.stored), (expr,)))), []
         self.b.nodes.append(Node(Embedding(), (data, ids, *scales), node.outputs, node.loc))

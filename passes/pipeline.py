@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmc.compiler.ir.graph import Graph, IRError
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
 from llmc.compiler.ir.parser import ParseError, parse_attributes
 from llmc.compiler.ir.types import DType
 from llmc.compiler.ir.verify import verify
 from llmc.passes.canonicalise import Canonicalise
 from llmc.passes.entries import SampleRows, decode_entry
+from llmc.passes.fuse_attention import FuseAttention
 from llmc.passes.fuse_rows import FuseRows
 from llmc.passes.gates import FuseGates
 from llmc.passes.kv import KvLayout
@@ -42,8 +43,11 @@ class Pipeline:
     per_entry: tuple[Pass, ...]
 
 
-def default_pipeline(scheme: Scheme, group: int, num_valid_tokens: int) -> Pipeline:
-    """Every pass that a build runs."""
+def default_pipeline(
+    scheme: Scheme, group: int, num_valid_tokens: int, layout: WeightLayout = WeightLayout.PANELS
+) -> Pipeline:
+    """Every pass that a build runs. `layout` tells whose kernels the entries are lowered for: a CPU's, or CUDA's."""
+    cuda = layout is WeightLayout.ROWS
     return Pipeline(
         shared=(
             # captured: one way to write each thing; outer products become muls, which flattening can keep per token
@@ -64,10 +68,12 @@ def default_pipeline(scheme: Scheme, group: int, num_valid_tokens: int) -> Pipel
             FuseGates(),
             FuseLinears(),
             # kv: after fusion, which looks at linears only; before rows, which hold the writes
-            KvLayout(DType.F32 if scheme is Scheme.F32 else DType.BF16),
+            KvLayout(scheme.stored, query=scheme.stored if cuda else DType.F32),
             # lower: weights packed, epilogues taken; equal casts and quantisations of one value merge after it
-            LowerLinears(scheme, group),
+            LowerLinears(scheme, group, layout),
             Canonicalise(),
+            # attention: once the linear after it has said what it reads, and before rows would take that in
+            *([FuseAttention()] if cuda else []),
             FuseRows(),
         ),
     )
@@ -111,6 +117,7 @@ PASSES: tuple[type, ...] = (
     FuseLinears,
     KvLayout,
     LowerLinears,
+    FuseAttention,
     FuseRows,
 )
 

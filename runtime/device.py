@@ -1,4 +1,4 @@
-"""Where steps run. The engine talks to the `Device` protocol; `CpuDevice` runs model.so."""
+"""Where steps run. The engine talks to the `Device` protocol; `CpuDevice` runs model.so, `cuda.device` cubins."""
 
 import ctypes
 from collections.abc import Sequence
@@ -7,12 +7,22 @@ from itertools import accumulate
 from typing import Protocol
 
 from llmc.runtime.abi import LlmcConfig, LlmcKvPool, load_library
-from llmc.runtime.artifact import MODEL_LIBRARY, Artifact
-from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
+from llmc.runtime.artifact import Artifact
+from llmc.runtime.errors import AbiMismatch, MachineMismatch, NotEnoughMemory, StepFailed
+from llmc.runtime.limits import LoadOptions, plan_limits
+from llmc.runtime.manifest import CUDA
 from llmc.runtime.memory import Pool, available_bytes
 from llmc.runtime.prepare import StepBuffers, StepLimits
 
 _LINE = 64  # bytes; pools are aligned to it
+
+
+def open_device(artifact: Artifact, options: LoadOptions) -> "Device":
+    """The device of the artifact's target, ready for steps. Raises EngineError subclasses, InvalidParameter."""
+    if artifact.target.kind == CUDA:
+        raise MachineMismatch(f"{artifact.folder}: this version of the runtime has no CUDA device")
+    plan = plan_limits(artifact.manifest, artifact.target, options)
+    return CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
 
 
 @dataclass(frozen=True)
@@ -57,12 +67,13 @@ class CpuDevice:
         self._engine: int | None = None
         self.limits = limits
         self.num_blocks = tuple(num_blocks)
-        manifest, library_path = artifact.manifest, artifact.path(MODEL_LIBRARY)
+        manifest, kv = artifact.manifest, artifact.target.kv
+        library_path = artifact.path(artifact.target.library)
         self._library = load_library(library_path)
         abi = self._library.llmc_abi_version()
         if abi != manifest.abi:
             raise AbiMismatch(f"{library_path}: speaks step ABI {abi}, the manifest says {manifest.abi}")
-        said = [group.block_bytes for group in manifest.kv.groups]
+        said = [group.block_bytes for group in kv.groups]
         block_bytes = [self._library.llmc_kv_block_bytes(g) for g in range(self._library.llmc_kv_groups())]
         if block_bytes != said:
             raise AbiMismatch(f"{library_path}: KV blocks of {block_bytes} bytes by group, the manifest says {said}")

@@ -22,12 +22,12 @@ from llmc.runtime.artifact import TOKENIZER, Artifact, open_artifact
 from llmc.runtime.blocks import BlockManager
 from llmc.runtime.chat import ChatTemplate, Message
 from llmc.runtime.commit import Commit
-from llmc.runtime.device import CpuDevice, Device
+from llmc.runtime.device import Device, open_device
 from llmc.runtime.errors import ChatTemplateError, InvalidParameter, RequestError, StepFailed
 from llmc.runtime.features import Machine
 from llmc.runtime.handle import Live, RequestHandle
 from llmc.runtime.kv_pools import retentions
-from llmc.runtime.limits import LoadOptions, plan_limits
+from llmc.runtime.limits import LoadOptions
 from llmc.runtime.prepare import StepBuffers
 from llmc.runtime.request import FinishReason, Request, TokenHistory
 from llmc.runtime.results import Completion, Output
@@ -49,7 +49,7 @@ class Engine:
         self.device = device
         self.tokenizer = tokenizer
         self._template: ChatTemplate | None = None
-        self._blocks = BlockManager(retentions(self.manifest.kv, device.limits.max_tokens), device.num_blocks)
+        self._blocks = BlockManager(retentions(artifact.target.kv, device.limits.max_tokens), device.num_blocks)
         self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
         self._buffers = StepBuffers(device.limits)
         self._commit = Commit(self._scheduler, self._buffers)
@@ -69,34 +69,36 @@ class Engine:
         max_rows: int | None = None,
         threads: int | None = None,
         kv_memory: int | None = None,
+        device: str | None = None,
         machine: Machine | None = None,
     ) -> "Engine":
-        """Check an engine folder, map its weights, start its threads.
+        """Check an engine folder, map its weights, get its device ready.
 
         `max_batch`, `max_seq_len` and `max_tokens` (per step) lie within the envelope the engine was built
         for and default to it; `max_rows` bounds how many rows of logits one step can return (default:
         `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pools in bytes and defaults
-        to what the envelope can use, but at most half of the free memory. Raises EngineError subclasses,
-        InvalidParameter.
+        to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
+        target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. Raises
+        EngineError subclasses, InvalidParameter.
         """
+        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory)
         tokenizers: list[Tokenizer] = []
+        devices: list[Device] = []
 
-        def load_tokenizer(artifact: Artifact) -> None:
+        def while_hashing(artifact: Artifact) -> None:
+            devices.append(open_device(artifact, options))
             if artifact.has(TOKENIZER):
                 tokenizers.append(Tokenizer.load(artifact))
 
-        artifact = open_artifact(Path(path), machine, meanwhile=load_tokenizer)
+        artifact: Artifact | None = None
         try:
-            options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory)
-            plan = plan_limits(artifact.manifest, options)
-            device = CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
-            try:
-                return cls(artifact, device, plan.step.max_seqs, tokenizers[0] if tokenizers else None)
-            except BaseException:
-                device.close()
-                raise
+            artifact = open_artifact(Path(path), machine, while_hashing, device)
+            return cls(artifact, devices[0], devices[0].limits.max_seqs, tokenizers[0] if tokenizers else None)
         except BaseException:
-            artifact.close()
+            for opened in devices:
+                opened.close()
+            if artifact is not None:
+                artifact.close()
             raise
 
     def generate(

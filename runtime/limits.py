@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from llmc.runtime.errors import InvalidParameter, NotEnoughMemory
 from llmc.runtime.kv_layout import KvLayout
 from llmc.runtime.kv_pools import size_pools
-from llmc.runtime.manifest import Manifest
+from llmc.runtime.manifest import Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes, usable_cores
 from llmc.runtime.prepare import StepLimits
 
@@ -34,28 +34,42 @@ class LimitPlan:
     threads: int
 
 
-def plan_limits(manifest: Manifest, options: LoadOptions) -> LimitPlan:
-    """Raises InvalidParameter for a value outside the envelope, NotEnoughMemory if no KV block fits."""
-    built = manifest.limits
-    max_batch = _within("max_batch", options.max_batch, built.max_batch, built.max_batch)
-    max_seq_len = _within("max_seq_len", options.max_seq_len, built.max_seq_len, built.max_seq_len)
-    max_tokens = _within("max_tokens", options.max_tokens, built.max_tokens, built.max_tokens)
-    if max_batch > max_tokens:
-        raise InvalidParameter(f"max_batch is {max_batch}, more than the {max_tokens} tokens of a step (max_tokens)")
-    max_rows = _within("max_rows", options.max_rows, min(max_batch, max_tokens), max_tokens)
-    if max_rows < max_batch:
-        raise InvalidParameter(f"max_rows is {max_rows}, but each of max_batch {max_batch} requests needs one")
-    kv = manifest.kv
-    step = StepLimits(max_tokens, max_batch, max_rows, max_seq_len, kv.block_tokens, len(kv.groups))
-    threads = _within("threads", options.threads, usable_cores(), _MAX_THREADS)
-    return LimitPlan(step, _num_blocks(kv, step, options.kv_memory), threads)
-
-
-def _num_blocks(kv: KvLayout, step: StepLimits, kv_memory: int | None) -> tuple[int, ...]:
-    if kv_memory is None:
+def plan_limits(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> LimitPlan:
+    """For a CPU target. Raises InvalidParameter outside the envelope, NotEnoughMemory if no KV block fits."""
+    step = plan_step(manifest, target, options)
+    threads = within("threads", options.threads, usable_cores(), _MAX_THREADS)
+    if options.kv_memory is None:
         budget, source = available_bytes() // 2, "half of the free memory"
     else:
-        budget, source = _within("kv_memory", kv_memory, 0, _MAX_KV_BYTES), "kv_memory"
+        budget, source = asked_kv_memory(options.kv_memory), "kv_memory"
+    return LimitPlan(step, num_blocks(target.kv, step, budget, source), threads)
+
+
+def plan_step(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> StepLimits:
+    """The largest step. Raises InvalidParameter for a value outside the envelope."""
+    built = manifest.limits
+    max_batch = within("max_batch", options.max_batch, built.max_batch, built.max_batch)
+    max_seq_len = within("max_seq_len", options.max_seq_len, built.max_seq_len, built.max_seq_len)
+    max_tokens = within("max_tokens", options.max_tokens, built.max_tokens, built.max_tokens)
+    if max_batch > max_tokens:
+        raise InvalidParameter(f"max_batch is {max_batch}, more than the {max_tokens} tokens of a step (max_tokens)")
+    max_rows = within("max_rows", options.max_rows, min(max_batch, max_tokens), max_tokens)
+    if max_rows < max_batch:
+        raise InvalidParameter(f"max_rows is {max_rows}, but each of max_batch {max_batch} requests needs one")
+    kv = target.kv
+    return StepLimits(max_tokens, max_batch, max_rows, max_seq_len, kv.block_tokens, len(kv.groups))
+
+
+def asked_kv_memory(kv_memory: int) -> int:
+    """Bytes of KV pools that a caller asks for. Raises InvalidParameter."""
+    return within("kv_memory", kv_memory, 0, _MAX_KV_BYTES)
+
+
+def num_blocks(kv: KvLayout, step: StepLimits, budget: int, source: str) -> tuple[int, ...]:
+    """Blocks of each group's pool, of at most `budget` bytes together, no more than a full batch can use.
+
+    Raises NotEnoughMemory, naming the budget's `source`, if not one of each fits.
+    """
     blocks = size_pools(kv, step, budget)
     if blocks is None:
         least = " + ".join(str(group.block_bytes) for group in kv.groups)
@@ -63,7 +77,7 @@ def _num_blocks(kv: KvLayout, step: StepLimits, kv_memory: int | None) -> tuple[
     return blocks
 
 
-def _within(name: str, value: int | None, default: int, largest: int) -> int:
+def within(name: str, value: int | None, default: int, largest: int) -> int:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from llmc.codegen.packing import F32, Bf16, Format, Int8, weight_bytes
+from llmc.codegen.packing import F32, Bf16, Format, Int8, Rows16
+from llmc.codegen.weight_formats import weight_format
 from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.types import DType, Groups, Panels, TensorType
+from llmc.compiler.ir.types import DType, Groups, TensorType
 
 
 def operand_format(type_: TensorType) -> Format:
@@ -25,26 +26,9 @@ def row_bytes(type_: TensorType) -> int:
     return 4 * width if type_.dtype in (DType.I32, DType.I64) else operand_format(type_).row_bytes(width)
 
 
-def weight_format(type_: TensorType) -> Format:
-    """The format of a weight in panels."""
-    if not isinstance(type_.layout, Panels):
-        raise IRError(f"{type_} is not in panels")
-    match type_.dtype:
-        case DType.F32:
-            return F32()
-        case DType.BF16:
-            return Bf16()
-        case DType.I8:
-            return Int8(0 if type_.layout.pad == Int8().pad_k(1) else type_.layout.pad)
-    raise IRError(f"no kernel reads a weight {type_}")
-
-
-def stored_bytes(type_: TensorType) -> int:
-    """Bytes of a weight on disk."""
-    if type_.layout is not None:
-        n, k = type_.static_shape()
-        return weight_bytes(weight_format(type_), n, k)
-    size = 1
-    for dim in type_.static_shape():
-        size *= dim
-    return size * type_.dtype.num_bytes
+def panel_format(type_: TensorType) -> Format:
+    """The format of a weight in panels, as the embedding reads it."""
+    found = weight_format(type_)
+    if isinstance(found, Rows16):
+        raise IRError(f"{type_} lies in rows, CPU kernels read panels")
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.kernel import Scheme
 
 
@@ -51,6 +52,9 @@ LINEAR_KERNELS = (
 )
 
 
+SCHEMES = tuple(s for s in Scheme if any(k.scheme is s for k in LINEAR_KERNELS))
+
+
 @dataclass(frozen=True)
 class Choice:
     """The fastest candidate that the target can run, and the others with their reasons."""
@@ -60,8 +64,10 @@ class Choice:
 
 
 def choose_linear(scheme: Scheme, target: Features) -> Choice:
-    """The kernel for all linears of a scheme."""
+    """The kernel for all linears of a scheme. IRError for a scheme that no CPU kernel has."""
     candidates = [k for k in LINEAR_KERNELS if k.scheme is scheme]
+    if not candidates:
+        raise IRError(f"no CPU kernel multiplies in {scheme.value}: use {', '.join(s.value for s in SCHEMES)}")
     usable = [k for k in candidates if k.rejects(target) is None]
     chosen = max(usable, key=lambda k: k.macs_per_cycle)
     rejected = {}

@@ -9,6 +9,7 @@ from importlib import resources
 
 import jinja2
 
+from llmc.codegen.buffers import row_symbol
 from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
 from llmc.codegen.cpu.expression import literal
 from llmc.codegen.cpu.formats import operand_format, row_bytes
@@ -16,7 +17,7 @@ from llmc.codegen.cpu.kv import kv_arguments, slot_bytes
 from llmc.codegen.cpu.rows_kernel import Parameter, RowsKernel, write_rows
 from llmc.codegen.kv_groups import KvGroups, Place, cache_slots, group_slots
 from llmc.codegen.memory import RowKind
-from llmc.codegen.plan import Launch, Plan, make_plan, row_symbol
+from llmc.codegen.plan import Launch, Plan, make_plan
 from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.ir.graph import Graph, IRError, Node, Value
 from llmc.compiler.ir.ops.attention import PagedAttention

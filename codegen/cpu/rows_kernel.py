@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from llmc.codegen.cpu.expression import Number, expression, literal
-from llmc.codegen.cpu.formats import operand_format, row_bytes, weight_format
+from llmc.codegen.cpu.formats import operand_format, panel_format, row_bytes
 from llmc.codegen.cpu.loops import Ref, dense, over_outer, pointwise
 from llmc.compiler.ir.dims import Poly
 from llmc.compiler.ir.graph import Graph, IRError, Node, Value
@@ -374,7 +374,7 @@ class _Writer:
         index, width = self.integer(ids), out.size
         type_ = table.tensor
         if type_.layout is not None:
-            fmt = weight_format(type_).cpp
+            fmt = panel_format(type_).cpp
             scale = self.ref(scales[0]).pointer if scales else "nullptr"
             self.lines.append(f"embed_row<{fmt}>({pointer.pointer}, {scale}, {index}, {width}, {out.pointer});")
         elif type_.dtype is DType.F32:

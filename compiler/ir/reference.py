@@ -222,7 +222,8 @@ class _Interpreter:
             v = np.stack([h[1] for h in history], 1)
             allowed = visible(op.mask, np.asarray([position]), np.arange(len(history)))
             rows.append(self._real(attend(op, q[t][:, None], k, v, allowed, sinks))[:, 0])
-        return np.stack(rows)
+        result = round_to(np.stack(rows), op.result)
+        return self._real(result.reshape(len(result), -1) if op.joined else result)
 
     def packed_linear(self, op: PackedLinear, inputs: list[object]) -> list[object]:
         x, w, *extra = inputs

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from llmc.codegen import weights as module
-from llmc.codegen.cpu.formats import stored_bytes, weight_format
 from llmc.codegen.packing import unpack, widen_bf16
+from llmc.codegen.weight_formats import stored_bytes, weight_format
 from llmc.codegen.weights import DATA_ALIGNMENT, Evaluator, place_weights, sources, stored, weight_name, write_weights
 from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.constant import (
@@ -149,6 +149,12 @@ V = Source("model.v", DType.F32, (70, 50))
 PACKED = [
     Apply(Pack(Panels(32, 1, 1)), (Apply(Cast(DType.F32), (W,)),)),
     Apply(Pack(Panels(32, 2, 32)), (Apply(Cast(DType.BF16), (W,)),)),
+    Apply(Pack(Panels(1, 1, 8)), (Apply(Cast(DType.BF16), (W,)),)),
+    Apply(Pack(Panels(1, 1, 8)), (Apply(Cast(DType.F16), (W,)),)),
+    Apply(
+        Pack(Panels(1, 1, 8)),
+        (Apply(Interleave(16), (Apply(Cast(DType.BF16), (W,)), Apply(Cast(DType.BF16), (V,)))),),
+    ),
     Apply(Pack(Panels(32, 4, 64)), (Apply(QuantizeChannels(QuantPart.DATA), (W,)),)),
     Apply(Pack(Panels(32, 4, 128)), (Apply(QuantizeChannels(QuantPart.DATA), (W,)),)),
     Apply(
@@ -162,6 +168,9 @@ PACKED = [
 ]
 
 
+WIDEN = {DType.BF16: widen_bf16, DType.F16: lambda x: x.view(np.float16).astype(np.float32)}
+
+
 @pytest.mark.parametrize("expr", PACKED, ids=lambda e: str(e.type))
 @pytest.mark.parametrize("chunk", [1, 10_000, 16 << 20])
 def test_packed_weights(expr: Apply, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +181,7 @@ def test_packed_weights(expr: Apply, chunk: int, monkeypatch: pytest.MonkeyPatch
     assert data.size == stored_bytes(expr.type)
     found = unpack(weight_format(expr.type), data, n, k)
     want = whole_weight(expr, lambda s: Reader().read(s, None))
-    got = widen_bf16(found) if expr.type.dtype is DType.BF16 else found
+    got = WIDEN.get(expr.type.dtype, lambda x: x)(found)
     assert np.array_equal(got, want)
     if chunk == 1:
         assert reader.most_bytes <= 32 * 50 * 4  # a panel at a time
@@ -222,13 +231,13 @@ def test_scales_reach_to_the_end_of_the_last_panel(n: int) -> None:
 
 
 def test_names_say_what_a_weight_is_made_of() -> None:
-    assert weight_name(PACKED[5]) == "model.w+model.v" and [s.name for s in sources(PACKED[5])] == [
+    assert weight_name(PACKED[-1]) == "model.w+model.v" and [s.name for s in sources(PACKED[-1])] == [
         "model.w",
         "model.v",
     ]
 
 
-@pytest.mark.parametrize("dtype", [DType.I64, DType.BOOL, DType.F16])
+@pytest.mark.parametrize("dtype", [DType.I64, DType.BOOL, DType.U8])
 def test_what_no_kernel_reads_is_not_stored(dtype: DType) -> None:
     with pytest.raises(IRError, match=f"no weight is stored as {dtype.value}"):
         list(stored(Source("w", dtype, (3,)), Reader()))

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from e2e.engines import Engines
 
+from llmc.codegen.cpu.linear_kernels import SCHEMES
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.sources.demo import fetch_demo
 from llmc.runtime import Engine, SamplingParams
+from llmc.runtime.kv_pools import sequence_bytes
 from llmc.runtime.results import Completion, TokenLogprobs
 
 # several panels, K slices and scale groups with tails; a window that prompts pass; prompts around the KV block of 32
@@ -110,15 +112,15 @@ def check_preemption(folder: Path, given: Sequence[Ask]) -> None:
     expected = alone(folder, given, threads=2)
     with Engine.load(folder, threads=2) as engine:
         longest = max(len(ask.prompt) + (ask.params.max_tokens or 0) for ask in given)
-        kv = engine.manifest.kv
-        memory = -(-longest // kv.block_tokens) * kv.block_bytes
+        kv, step_tokens = engine.artifact.target.kv, engine.manifest.limits.max_tokens
+        memory = sequence_bytes(kv, step_tokens, longest)
     with Engine.load(folder, threads=2, kv_memory=memory) as engine:
         found = engine.generate([ask.prompt for ask in given], [ask.params for ask in given])
         assert sum(completion.num_preemptions for completion in found) > 0
         assert [answer(completion) for completion in found] == expected
 
 
-@pytest.mark.parametrize("scheme", Scheme, ids=[s.value for s in Scheme])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=[s.value for s in SCHEMES])
 def test_answers_of_a_tiny_model(scheme: Scheme, engines: Engines) -> None:
     _, source = engines.model("mistral", **SIZES)
     folder = engines.engine(source, scheme)
@@ -128,7 +130,7 @@ def test_answers_of_a_tiny_model(scheme: Scheme, engines: Engines) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("scheme", Scheme, ids=[s.value for s in Scheme])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=[s.value for s in SCHEMES])
 def test_answers_of_smollm2(scheme: Scheme, engines: Engines) -> None:
     folder = engines.root / f"smollm2-{scheme.value}.engine"
     build(BuildOptions(str(fetch_demo("smollm2")), folder, scheme=scheme), engines.progress)
@@ -142,7 +144,7 @@ def test_logits_of_chunks(engines: Engines) -> None:
     _, source = engines.model("mistral", **SIZES)
     rng = random.Random(5)
     ids = [rng.randrange(SIZES["vocab_size"]) for _ in range(200)]
-    for scheme in Scheme:
+    for scheme in SCHEMES:
         with Engine.load(engines.engine(source, scheme), threads=2, max_rows=200) as engine:
             expected = engine.logits(ids).tobytes()
             for _ in range(4):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from llmc.codegen.cpu.linear_kernels import SCHEMES
 from llmc.codegen.cpu.model import Model, render
 from llmc.codegen.memory import RowKind
 from llmc.codegen.plan import Buffer, Launch, Plan
@@ -35,7 +36,7 @@ def rendered(graph: Graph, scheme: Scheme) -> Model:
     return render("m", "cpu", entries, {w.expr: w for w in placed}, 80)
 
 
-@pytest.fixture(scope="module", params=[(g, s) for g in GRAPHS for s in Scheme], ids=lambda p: f"{p[0]}-{p[1].value}")
+@pytest.fixture(scope="module", params=[(g, s) for g in GRAPHS for s in SCHEMES], ids=lambda p: f"{p[0]}-{p[1].value}")
 def model(request: pytest.FixtureRequest) -> Model:
     name, scheme = request.param
     return rendered(GRAPHS[name](), scheme)

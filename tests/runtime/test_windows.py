@@ -5,7 +5,7 @@ import random
 
 import pytest
 import reference_oracle as oracle
-from engine_folders import IM_END, fill_engine, kv_layout
+from engine_folders import IM_END, fill_engine, kv_layout, target
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -40,7 +40,7 @@ def folder_of(build_reference, tmp_path_factory):
     def make(windows):
         if windows not in made:
             made[windows] = tmp_path_factory.mktemp("windows")
-            fill_engine(made[windows], build_reference(windows), kv=kv_layout(windows))
+            fill_engine(made[windows], build_reference(windows), targets=(target(kv=kv_layout(windows)),))
         return made[windows]
 
     return make

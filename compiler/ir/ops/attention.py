@@ -82,7 +82,8 @@ class KvWrite(Op):
 class PagedAttention(Op):
     """Attention of q [T, Hq, D] on the positions of `slot` in the cache (the step's own are written before).
 
-    cache, q, positions i32[T], seqs i32[T], then sinks f32[Hq] if any -> [T, Hq, value_dim].
+    cache, q, positions i32[T], seqs i32[T], then sinks f32[Hq] if any -> [T, Hq, value_dim], or with `joined` heads
+    [T, Hq * value_dim], as `result` says, rounded to nearest even.
     """
 
     slot: int
@@ -92,6 +93,8 @@ class PagedAttention(Op):
     mask: Mask = Mask()
     softcap: float | None = None
     has_sinks: bool = False
+    result: DType = DType.F32
+    joined: bool = False
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         if not types or not isinstance(types[0], CacheType):
@@ -99,4 +102,8 @@ class PagedAttention(Op):
         q, positions, seqs, *_ = tensors(types[1:], 3 + self.has_sinks)
         if q.rank != 3 or positions.shape != (q.shape[0],) or seqs.shape != positions.shape:
             raise IRError(f"paged_attention of {q}, {positions}, {seqs}: expected [T, Hq, D] and two [T]")
-        return (q.with_shape(q.shape[0], q.shape[1], self.value_dim),)
+        tokens, heads, _ = q.shape
+        if not isinstance(heads, int):
+            raise IRError(f"paged_attention of q {q}: how many heads?")
+        shape = (tokens, heads * self.value_dim) if self.joined else (tokens, heads, self.value_dim)
+        return (TensorType(self.result, shape),)

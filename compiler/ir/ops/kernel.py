@@ -17,7 +17,20 @@ class Scheme(Enum):
 
     F32 = "f32"  # float32 weights and inputs
     BF16 = "bf16"  # bfloat16 weights and inputs
+    F16 = "f16"  # float16 weights and inputs
     INT8 = "int8"  # int8 weights with a scale per row, int8 inputs with a scale per group of a row
+
+    @property
+    def stored(self) -> DType:
+        """What embeddings and the KV cache keep their values in."""
+        return {Scheme.F32: DType.F32, Scheme.F16: DType.F16}.get(self, DType.BF16)
+
+
+class WeightLayout(Enum):
+    """How the matrix of a linear lies in memory."""
+
+    PANELS = "panels"  # for CPU kernels: panels of 32 rows
+    ROWS = "rows"  # for CUDA kernels: row by row, each padded with zeros to 16 bytes
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class QuantizeRows(Op):
 class PackedLinear(Op):
     """A linear on operands in the scheme's formats, with what follows it fused as an epilogue.
 
-    Inputs: F32 x f32[T, K], w f32[N, K] · BF16 x bf16[T, K], w bf16[N, K]
+    Inputs: F32 x f32[T, K], w f32[N, K] · BF16 x bf16[T, K], w bf16[N, K] · F16 alike
     · INT8 x i8[T, K] in groups, w i8[N, K], channel scales f32[N].
     The epilogue is a body of pointwise nodes: its inputs are the result f32[T, N] and then the node's remaining
     inputs; its output is the node's output. `gated` weights interleave runs of 16 rows of two matrices: the epilogue's

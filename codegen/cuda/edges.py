@@ -1,0 +1,52 @@
+"""Which launches must have ended before one starts: what a CUDA graph needs to be told, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Span:
+    """Memory that a launch touches: [start, stop) of a space. Spans of one space in the same unit (bytes per row, as
+    all rows of a region scale together; or 0 to 1 for what is touched as a whole)."""
+
+    space: str
+    start: int = 0
+    stop: int = 1
+
+    def overlaps(self, other: Span) -> bool:
+        return self.space == other.space and self.start < other.stop and other.start < self.stop
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one launch reads and writes."""
+
+    reads: tuple[Span, ...]
+    writes: tuple[Span, ...]
+
+    def conflicts(self, other: Access) -> bool:
+        """Does one write what the other touches?"""
+        return _meet(self.writes, (*other.reads, *other.writes)) or _meet(self.reads, other.writes)
+
+
+def _meet(first: Sequence[Span], second: Sequence[Span]) -> bool:
+    return any(a.overlaps(b) for a in first for b in second)
+
+
+def edges(accesses: Sequence[Access]) -> list[tuple[int, ...]]:
+    """For each launch of a sequence, those it must come after: every conflict is ordered, and no edge is implied by
+    others."""
+    found: list[tuple[int, ...]] = []
+    before: list[int] = []  # of each launch: a bit for every launch that its edges reach
+    for i, access in enumerate(accesses):
+        chosen: list[int] = []
+        reached = 0
+        for j in range(i - 1, -1, -1):
+            if not reached >> j & 1 and access.conflicts(accesses[j]):
+                chosen.append(j)
+                reached |= before[j] | 1 << j
+        found.append(tuple(reversed(chosen)))
+        before.append(reached)
+    return found

@@ -1,0 +1,163 @@
+"""plans/<target>/<entry>.json of a CUDA target, as types: launches on fixed addresses, and the edges between them.
+
+Every argument of a launch is known when the engine is loaded; what changes from step to step lies in device memory
+(templates/cuda/step.cuh). A grid is a product of envelope symbols, so that one plan serves every bucket: a bucket of
+n launches the grid of its largest step, and blocks beyond the step's counts return at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+FORMAT = 1
+SYMBOLS = ("T", "R", "S", "L")
+POINTERS = ("buffer", "weight", "input", "scratch", "kv", "output")
+SCALARS = ("i32", "i64", "f32", "extent")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Values of the symbols: tokens T, sampled rows R and sequences S of a bucket; L, the longest sequence served."""
+
+    tokens: int
+    rows: int
+    seqs: int
+    length: int
+
+    def value(self, symbol: str) -> int:
+        return {"T": self.tokens, "R": self.rows, "S": self.seqs, "L": self.length}[symbol]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """ceil(symbol / per)."""
+
+    symbol: str
+    per: int
+
+    def __post_init__(self) -> None:
+        if self.symbol not in SYMBOLS:
+            raise ValueError(f"symbol is {self.symbol!r}, expected one of {', '.join(SYMBOLS)}")
+        if self.per < 1:
+            raise ValueError(f"per is {self.per}, must be at least 1")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """times * the product of the factors: blocks of a grid, bytes of scratch, or an argument's value."""
+
+    times: int
+    factors: tuple[Factor, ...] = ()
+
+    def at(self, sizes: Sizes) -> int:
+        return self.times * prod(-(-sizes.value(f.symbol) // f.per) for f in self.factors)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Rows of a value: of the region that `rows` names (T or R), at region + max_rows * offset (bytes per row)."""
+
+    name: str
+    type: str
+    rows: str
+    row_bytes: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that launches share and that none needs once it has ended, as large as the largest variant of any bucket
+    asks. `zeroed`: zero at load, and left zero by every launch."""
+
+    name: str
+    zeroed: bool
+
+
+@dataclass(frozen=True)
+class Box:
+    """What a tensor map adds to a pointer: a row-major matrix read in boxes. Its rows: `rows`, or all of a buffer's."""
+
+    dtype: str
+    rows: int | None
+    columns: int
+    row_bytes: int
+    box_rows: int
+    box_columns: int
+    swizzle: int  # bytes: 0, 32, 64 or 128
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a kernel, in its order.
+
+    kind `buffer`, `weight`, `input`, `output`, `scratch`: the address of `name`; `kv`: of the KV pool; with `box`, a
+    tensor map over it. kind `i32`, `i64`, `f32`: `value`; `extent`: the i32 value of `extent`.
+    """
+
+    kind: str
+    name: str | None = None
+    value: float | None = None
+    extent: Extent | None = None
+    box: Box | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in (*POINTERS, *SCALARS):
+            raise ValueError(f"kind is {self.kind!r}, expected one of {', '.join((*POINTERS, *SCALARS))}")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The kernel of a launch in buckets of up to `up_to` rows (tokens or sampled rows, as the launch counts)."""
+
+    up_to: int
+    kernel: str
+    grid: tuple[Extent, ...]
+    block: int
+    shared_bytes: int
+    arguments: tuple[Argument, ...]
+    scratch: Mapping[str, Extent]  # bytes of each that it uses
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel call. `after`: the launches that must have ended before it starts, none of them implied by others.
+
+    `rows` is the symbol that its variants' `up_to` bounds; variants ascend, and the last has no bound that a step
+    could exceed.
+    """
+
+    op: str
+    loc: str
+    reads: tuple[str, ...]
+    weights: tuple[str, ...]
+    writes: tuple[str, ...]
+    after: tuple[int, ...]
+    rows: str
+    variants: tuple[Variant, ...]
+
+    def variant(self, rows: int) -> Variant:
+        """The one for a bucket of `rows` rows."""
+        return next((v for v in self.variants if rows <= v.up_to), self.variants[-1])
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Bytes of the two regions of buffers, per row of a full step."""
+
+    bytes_per_token: int
+    bytes_per_row: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An entry (prefill or decode). `kernels`: the file in the engine that holds each kernel. `logits`: the buffer of
+    raw logits."""
+
+    entry: str
+    arena: Arena
+    buffers: tuple[Buffer, ...]
+    scratch: tuple[Scratch, ...]
+    kernels: Mapping[str, str]
+    launches: tuple[Launch, ...]
+    logits: str
+    format: int = FORMAT
