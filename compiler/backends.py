@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from llmc.codegen.cpu.linear_kernels import Choice, choose_linear
-from llmc.codegen.cpu.model import BLOCK_TOKENS, render
+from llmc.codegen.cpu.model import render
 from llmc.codegen.cpu.target import CpuTarget
 from llmc.codegen.cuda import model as cuda_model
 from llmc.codegen.cuda import nvrtc
@@ -96,7 +96,7 @@ class CpuBackend:
             "entries": {g.name: launches_of(g) for g in lowered.entries},
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),
-                "kv_per_token": model.kv_block_bytes // BLOCK_TOKENS,
+                "kv_per_token": model.kv.layout.bytes_per_token,
                 "arena_per_token": model.arena_per_token,
                 "arena_per_row": model.arena_per_row,
             },
