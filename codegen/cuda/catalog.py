@@ -8,6 +8,7 @@ from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParam
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams
 from llmc.codegen.cuda.linear_catalog import LINEARS
 from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import CudaTarget
 
 ALL: tuple[KernelParams, ...] = (
@@ -27,6 +28,8 @@ ALL: tuple[KernelParams, ...] = (
     PrefillAttentionParams(64, 3, 16),
     PrefillAttentionParams(128, 4, 16),
     RopeAppendParams(64, 16),
+    SampleParams(49152, 49152),
+    SampleParams(128256, 128256),
 )
 
 

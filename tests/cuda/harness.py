@@ -20,6 +20,7 @@ from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
 
@@ -334,6 +335,12 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
         raise Wrong("rope_append: values were changed")
 
 
+def _sample(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> None:
+    import sample_runner  # which imports this module
+
+    sample_runner.run(lab, p, shape, rng)
+
+
 RUNNERS: dict[type, Callable[..., None]] = {
     RmsNormParams: _rms_norm,
     GemmParams: _gemm,
@@ -344,4 +351,5 @@ RUNNERS: dict[type, Callable[..., None]] = {
     RopeAppendParams: _rope_append,
     LinearMmaParams: linear_cases.run,
     LinearWgmmaParams: linear_cases.run,
+    SampleParams: _sample,
 }
