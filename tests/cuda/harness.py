@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import linear_cases
 import numpy as np
 import references
 from ml_dtypes import bfloat16
@@ -16,6 +17,7 @@ from references import Expected
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
+from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.emulator.build import HostCompiler, build_twin
@@ -30,7 +32,7 @@ LLMC_KERNEL(32, 1) touch(unsigned short* p, int n, int zero) {
 LLMC_EXPORT(touch)
 """
 
-Shape = Mapping[str, int | tuple[int, ...]]
+Shape = Mapping[str, int | str | tuple[int, ...]]
 
 
 class Wrong(AssertionError):
@@ -103,6 +105,11 @@ class Lab:
     def array(self, values: np.ndarray) -> DeviceArray:
         self._arrays.append(self.emulator.array(values))
         self._inputs.append(self._arrays[-1])
+        return self._arrays[-1]
+
+    def constant(self, values: np.ndarray) -> DeviceArray:
+        """An array that no kernel writes (weights): it may be read before grid_wait."""
+        self._arrays.append(self.emulator.array(values))
         return self._arrays[-1]
 
     def empty(self, shape: tuple[int, ...], dtype: type = bfloat16) -> DeviceArray:
@@ -335,4 +342,6 @@ RUNNERS: dict[type, Callable[..., None]] = {
     DecodeAttentionParams: _attention_decode,
     PrefillAttentionParams: _attention_prefill,
     RopeAppendParams: _rope_append,
+    LinearMmaParams: linear_cases.run,
+    LinearWgmmaParams: linear_cases.run,
 }
