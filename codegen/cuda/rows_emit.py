@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from math import prod
 
@@ -73,7 +74,7 @@ class _Emitter:
         return self.out
 
     def choose_kept(self) -> None:
-        """Values that later loops over the same elements need again stay in registers, the whole of a term at a time."""
+        """Values that later loops over the same elements need again stay in registers, whole terms at a time."""
         made: dict[Domain, dict[Value, Loop]] = {}
         registers = 0
         for loop in self.plan.loops:
@@ -134,7 +135,9 @@ class _Emitter:
         if domain.rounds * domain.lanes != vectors:
             conditions.append(f"j < {vectors}")
         at = "const int i = j * 8;" if domain.vector == VECTOR else "const int i = j;"
-        guarded = [f"if ({' && '.join(conditions)}) {{" if conditions else "{", f"  {at}", *_indent(inner), "}"]
+        if any(re.search(r"\bi\b", line) for line in inner):
+            inner.insert(0, at)
+        guarded = [f"if ({' && '.join(conditions)}) {{" if conditions else "{", *_indent(inner), "}"]
         lines = [f"// {domain.size} elements, {domain.vector} to a thread at once"]
         for r in whole:
             lines.append(f"float {_sum_name(r)} = {_COMBINE[r.fn]}::identity();")

@@ -107,8 +107,8 @@ class RowsParams:
 
     def budget(self, target: CudaTarget) -> Budget:
         return Budget(
-            min(255, 65536 // self.threads),
-            400 + 8 * self.work,
+            min(255, 65536 // self.threads, 40 + self.work // 8),
+            160 + 2 * self.work,
             {"LDG.E.128": self.vector_loads, "STG.E.128": self.vector_stores},
         )
 
