@@ -12,6 +12,7 @@ import click
 
 DTYPES = ("f32", "bf16", "f16", "int8")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,6 +68,26 @@ def build(
     sys.exit(refusing(action, ModuleNotFoundError))
 
 
+def where_it_runs(command: F) -> F:
+    """Options of commands that run an engine."""
+    device = click.option(
+        "--device", type=click.Choice(("cpu", "cuda")), help="[default: cuda where it runs, else cpu]"
+    )
+    emulate = click.option("--emulate", is_flag=True, help="Run a CUDA target without a GPU, slowly.")
+    gpu = click.option("--emulate-gpu", help="Be this GPU: a100, rtx4090 ... [default: the one it was built for]")
+    return device(emulate(gpu(command)))
+
+
+def emulating(context: click.Context, engine: Path, emulate: bool, emulate_gpu: str | None) -> None:
+    """With --emulate or --emulate-gpu the process becomes an emulator that runs the command again."""
+    if not emulate and emulate_gpu is None:
+        return
+    from llmc.compiler.emulation import emulate as become
+    from llmc.runtime.errors import RuntimeFailure
+
+    refusing(lambda: become(context, engine, emulate_gpu), RuntimeFailure)
+
+
 @main.command()
 @click.argument("engine", type=click.Path(path_type=Path))
 @click.option("-p", "--prompt", help="Answer this and stop; without it: a chat.")
@@ -76,8 +97,11 @@ def build(
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
 @click.option("--quiet", is_flag=True, help="Print the text alone.")
 @click.option("--threads", type=int, help="[default: the usable cores]")
-def run(engine: Path, **options: Any) -> None:
+@where_it_runs
+@click.pass_context
+def run(context: click.Context, engine: Path, emulate: bool, emulate_gpu: str | None, **options: Any) -> None:
     """Answer a prompt, or chat, with ENGINE."""
+    emulating(context, engine, emulate, emulate_gpu)
     from llmc.runtime.errors import RuntimeFailure
     from llmc.runtime.run import RunOptions
     from llmc.runtime.run import run as run_engine
@@ -125,12 +149,24 @@ def targets() -> None:
 @click.argument("model")
 @click.option("--texts", type=click.Path(path_type=Path, exists=True), help="One text per line [default: built in].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(engine: Path, model: str, texts: Path | None, as_json: bool) -> None:
+@where_it_runs
+@click.pass_context
+def verify(
+    context: click.Context,
+    engine: Path,
+    model: str,
+    texts: Path | None,
+    as_json: bool,
+    device: str | None,
+    emulate: bool,
+    emulate_gpu: str | None,
+) -> None:
     """Compare ENGINE with transformers running MODEL in float32, teacher-forced, position by position."""
+    emulating(context, engine, emulate, emulate_gpu)
 
     def action() -> int:
         from llmc.compiler.verify_console import verify_engine
 
-        return verify_engine(engine, model, texts, as_json)
+        return verify_engine(engine, model, texts, as_json, device)
 
     sys.exit(refusing(action, ModuleNotFoundError))

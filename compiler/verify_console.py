@@ -18,12 +18,12 @@ from llmc.runtime.engine import Engine
 from llmc.runtime.errors import RuntimeFailure
 
 
-def verify_engine(engine: Path, model: str, texts: Path | None, as_json: bool) -> int:
+def verify_engine(engine: Path, model: str, texts: Path | None, as_json: bool, device: str | None = None) -> int:
     """Compare and print; returns the exit code."""
     console = Console(stderr=True)
     try:
         bars = Progress(console=console, transient=True, disable=not console.is_terminal)
-        with Engine.load(engine, max_batch=1, max_rows=64) as loaded, bars:
+        with Engine.load(engine, max_batch=1, max_rows=64, device=device) as loaded, bars:
             given = [loaded.encode(t) for t in read_texts(texts)] if texts else sequences(loaded.encode)
             task = bars.add_task("loading the reference", total=len(given))
             reference = reference_model(open_source(model))

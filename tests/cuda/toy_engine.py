@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -308,8 +308,9 @@ def write(
     change: Callable[[Plan], Plan] = lambda plan: plan,
     targets: tuple[TargetEntry, ...] | None = None,
     limits: Limits | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> Path:
-    """A sealed engine folder; `change` is applied to both plans."""
+    """A sealed engine folder; `change` is applied to both plans; `texts` are further files."""
     cubin_folder, sources_folder, plans = folder / "kernels/sm_90a", folder / "kernels/cuda/src", folder / "plans/h100"
     for path in (cubin_folder, sources_folder, plans):
         path.mkdir(parents=True)
@@ -321,6 +322,8 @@ def write(
         (sources_folder / name).write_text((TEMPLATES / name).read_text())
     for entry in ("prefill", "decode"):
         (plans / f"{entry}.json").write_bytes(render_json(to_plain(change(plan(entry)))))
+    for name, text in (texts or {}).items():
+        (folder / name).write_text(text)
     # an unused tensor between used ones, as an engine of several targets has them
     unused = np.full(100, np.nan, np.float32)
     tensors = {"embedding": model.embedding, "of.another.target": unused, "head": model.head, "bias": model.bias}
@@ -349,3 +352,17 @@ def safetensors(tensors: dict[str, np.ndarray]) -> bytes:
     text = json.dumps(header).encode()
     text += b" " * (-(len(text) + 8) % 4096)
     return struct.pack("<Q", len(text)) + text + data
+
+
+def tokenizer_json() -> str:
+    """A tokenizer whose ids 0 .. VALID - 1 are the characters from '!' on."""
+    from tokenizers import Tokenizer, decoders, models
+
+    vocab = {chr(ord("!") + i): i for i in range(VALID)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.decoder = decoders.Fuse()
+    return str(tokenizer.to_str())
+
+
+def text_of(ids: Sequence[int]) -> str:
+    return "".join(chr(ord("!") + i) for i in ids)
