@@ -8,8 +8,8 @@ from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParam
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams
 from llmc.codegen.cuda.linear_catalog import LINEARS
 from llmc.codegen.cuda.rms_norm import RmsNormParams
-from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.rows_examples import examples
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import CudaTarget
 
 ALL: tuple[KernelParams, ...] = (

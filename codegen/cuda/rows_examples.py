@@ -49,7 +49,9 @@ def embedding(vocab: int, hidden: int, half: int) -> Graph:
         outputs %x, %z, %cos, %sin""")
 
 
-def queries_keys_values(heads: int, kv_heads: int, dim: int, norms: bool, style: str = "half", turned: int = 0) -> Graph:
+def queries_keys_values(
+    heads: int, kv_heads: int, dim: int, norms: bool, style: str = "half", turned: int = 0
+) -> Graph:
     """One matrix's q, k and v: norms per head, rotary positions of `turned` dims (0: all), cache write."""
     half, q, k = (turned or dim) // 2, heads * dim, kv_heads * dim
 

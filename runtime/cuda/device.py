@@ -11,10 +11,11 @@ from llmc.runtime.cuda.arguments import Arguments
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
 from llmc.runtime.cuda.driver import CudaError, call, driver
 from llmc.runtime.cuda.graphs import EntryGraphs
-from llmc.runtime.cuda.inputs import NoSampling, SamplingStage
+from llmc.runtime.cuda.inputs import SamplingStage
 from llmc.runtime.cuda.logits import LogitsCopy
 from llmc.runtime.cuda.plan import Sizes, read_plan
 from llmc.runtime.cuda.resident import Resident
+from llmc.runtime.cuda.sampling_stage import StepSampling
 from llmc.runtime.device import DeviceMemory
 from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
 from llmc.runtime.limits import LoadOptions, plan_step
@@ -35,7 +36,7 @@ class CudaDevice:
         self._died_of: str | None = None
         self._under_way = False  # the device may still read or write the step's arrays
         try:
-            self._open(artifact, options, sampling or NoSampling())
+            self._open(artifact, options, sampling or StepSampling())
         except CudaError as error:
             self.close()
             raise DeviceRefused(f"{artifact.folder}: {artifact.target.name} cannot be made ready: {error}") from error

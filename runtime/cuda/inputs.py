@@ -23,16 +23,6 @@ class SamplingStage(Protocol):
         """Write a step's; returns the bytes used of each. A step without sampling gets what does no harm."""
 
 
-class NoSampling:
-    """For plans that read no arrays of sampling."""
-
-    def sizes(self, limits: StepLimits) -> Mapping[str, int]:
-        return {}
-
-    def fill(self, step: StepBuffers, arrays: Mapping[str, NDArray[np.uint8]]) -> Mapping[str, int]:
-        return {}
-
-
 class StepInputs:
     """Arrays of the largest step: counts (4 i32), seq_starts [S+1], rows [R], ids, positions and seqs [T], block
     tables tables.<group> [S, counts.table_stride], all i32, and those of sampling."""
