@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmc.codegen.cpu.model import BLOCK_TOKENS, Model
+from llmc.codegen.cpu.model import Model
 from llmc.codegen.weights import PlacedWeight, SourceReader, write_weights
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.printer import print_graph
@@ -16,8 +16,6 @@ from llmc.runtime.manifest import (
     CPU,
     ArenaBytes,
     GenerationDefaults,
-    KvLayout,
-    KvSlot,
     Limits,
     Manifest,
     MemoryPlan,
@@ -94,8 +92,7 @@ def cpu_part(
     compile_model: Callable[[Mapping[str, str], Path], None],
 ) -> TargetPart:
     """The share of a CPU target. `compile_model` turns sources into the library at a path."""
-    slots = tuple(KvSlot(s.layer, s.kv_heads, s.head_dim, s.value_dim, s.dtype.value, s.window) for s in model.kv_slots)
-    kv = KvLayout(BLOCK_TOKENS, model.kv_block_bytes, model.kv_block_bytes // BLOCK_TOKENS, slots)
+    kv = model.kv.layout
     arena = ArenaBytes(0, model.arena_per_token, model.arena_per_row, 0)
     memory = MemoryPlan(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
     entry = TargetEntry(CPU, name, arch, features, CPU_KERNELS, f"plans/{name}", kv, memory)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from llmc.codegen.cpu.linear_kernels import Choice, choose_linear
-from llmc.codegen.cpu.model import BLOCK_TOKENS, render
+from llmc.codegen.cpu.model import render
 from llmc.codegen.cpu.target import CpuTarget, TargetError, cpu_names
 from llmc.codegen.package import TargetPart, cpu_part
 from llmc.codegen.toolchain import Toolchain, compile_library, find_toolchain
@@ -87,7 +87,7 @@ class CpuBackend:
             "entries": {g.name: launches_of(g) for g in lowered.entries},
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),
-                "kv_per_token": model.kv_block_bytes // BLOCK_TOKENS,
+                "kv_per_token": model.kv.layout.bytes_per_token,
                 "arena_per_token": model.arena_per_token,
                 "arena_per_row": model.arena_per_row,
             },

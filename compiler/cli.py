@@ -95,7 +95,7 @@ def emulating(context: click.Context, engine: Path, emulate: bool, emulate_gpu: 
 @click.option("--threads", type=int, help="[default: the usable cores]")
 @where_it_runs
 @click.pass_context
-def run(context: click.Context, engine: Path, emulate: bool, emulate_gpu: str | None, **options: Any) -> None:
+def run(context: click.Context, /, engine: Path, emulate: bool, emulate_gpu: str | None, **options: Any) -> None:
     """Answer a prompt, or chat, with ENGINE."""
     emulating(context, engine, emulate, emulate_gpu)
     from llmc.runtime.errors import RuntimeFailure
@@ -149,6 +149,7 @@ def targets() -> None:
 @click.pass_context
 def verify(
     context: click.Context,
+    /,
     engine: Path,
     model: str,
     texts: Path | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
 from llmc.codegen.cuda.gpus import GPUS
 from llmc.runtime.artifact import read_manifest
+from llmc.runtime.kv_pools import sequence_bytes
 from llmc.runtime.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes
 
@@ -75,21 +77,23 @@ def _rules(console: Console, report: dict[str, Any]) -> None:
 def _memory(console: Console, manifest: Manifest, target: TargetEntry) -> None:
     memory, kv, limits = target.memory, target.kv, manifest.limits
     arena = memory.arena
+    sequence = partial(sequence_bytes, kv, limits.max_tokens)
     scratch = arena.constant + arena.per_token * limits.max_tokens + arena.per_row * limits.max_batch
     table = Table("bytes", "", title=f"memory on {target.name}")
     table.add_row("weights", f"{memory.weights_bytes:,}")
-    table.add_row("KV per token", f"{kv.bytes_per_token:,}")
-    table.add_row(f"KV per sequence of {limits.max_seq_len:,}", f"{kv.bytes_per_token * limits.max_seq_len:,}")
+    for group in kv.groups:
+        kept = "" if group.window is None else f", of the last {group.window:,}"
+        table.add_row(f"KV per token{kept}: {len(group.slots)} slots", f"{group.bytes_per_token:,}")
+    table.add_row(f"KV per sequence of {limits.max_seq_len:,}", f"{sequence(limits.max_seq_len):,}")
     table.add_row(f"scratch for steps of {limits.max_tokens} tokens, {limits.max_batch} rows", f"{scratch:,}")
     console.print(table)
     if target.kind != CPU:
         return
     free = available_bytes() - scratch
-    tokens = max(free, 0) // kv.block_bytes * kv.block_tokens
+    counts = [f"{max(free, 0) // sequence(n):,} sequences of {n:,}" for n in (limits.max_seq_len, 1024)]
     console.print(
         f"proof     {available_bytes():,} bytes are free here: beside weights (mapped) and scratch they hold the KV of "
-        f"{tokens:,} tokens, so {tokens // limits.max_seq_len} sequences of {limits.max_seq_len:,} "
-        f"or {tokens // 1024} of 1,024 at once"
+        f"{' or '.join(counts)} tokens at once"
     )
 
 

@@ -59,13 +59,18 @@ class LlmcStep(ctypes.Structure):
     )
 
 
+class LlmcKvPool(ctypes.Structure):
+    """The KV blocks of one group."""
+
+    _fields_ = (("base", c_void_p), ("num_blocks", c_int64))
+
+
 class LlmcConfig(ctypes.Structure):
     """What the caller promises for the life of an engine."""
 
     _fields_ = (
         ("weights", c_void_p),
-        ("kv", c_void_p),
-        ("num_blocks", c_int64),
+        ("kv", POINTER(LlmcKvPool)),
         ("max_tokens", c_int32),
         ("max_seqs", c_int32),
         ("max_rows", c_int32),
@@ -81,7 +86,8 @@ def load_library(path: Path) -> ctypes.CDLL:
         library = ctypes.CDLL(_name_of_its_own(path.absolute()))
         functions = {
             "llmc_abi_version": ((), c_uint32),
-            "llmc_kv_block_bytes": ((), c_int64),
+            "llmc_kv_groups": ((), c_int32),
+            "llmc_kv_block_bytes": ((c_int32,), c_int64),
             "llmc_arena_bytes": ((POINTER(LlmcConfig),), c_int64),
             "llmc_create": ((POINTER(LlmcConfig),), c_void_p),
             "llmc_destroy": ((c_void_p,), None),

@@ -27,6 +27,7 @@ from llmc.runtime.device import Device, open_device
 from llmc.runtime.errors import ChatTemplateError, InvalidParameter, RequestError, StepFailed
 from llmc.runtime.features import Machine
 from llmc.runtime.handle import Live, RequestHandle
+from llmc.runtime.kv_pools import retentions
 from llmc.runtime.limits import LoadOptions
 from llmc.runtime.prepare import StepBuffers
 from llmc.runtime.request import FinishReason, Request, TokenHistory
@@ -49,7 +50,7 @@ class Engine:
         self.device = device
         self.tokenizer = tokenizer
         self._template: ChatTemplate | None = None
-        self._blocks = BlockManager(device.num_blocks, device.limits.block_tokens)
+        self._blocks = BlockManager(retentions(artifact.target.kv, device.limits.max_tokens), device.num_blocks)
         self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
         self._buffers = StepBuffers(device.limits)
         self._commit = Commit(self._scheduler, self._buffers)
@@ -76,7 +77,7 @@ class Engine:
 
         `max_batch`, `max_seq_len` and `max_tokens` (per step) lie within the envelope the engine was built
         for and default to it; `max_rows` bounds how many rows of logits one step can return (default:
-        `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pool in bytes and defaults
+        `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pools in bytes and defaults
         to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
         target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. Raises
         EngineError subclasses, InvalidParameter.
@@ -246,6 +247,7 @@ class Engine:
 
     @property
     def num_free_blocks(self) -> int:
+        """KV blocks of all groups that no request holds or was promised."""
         return self._blocks.num_free
 
     def check_integrity(self) -> None:

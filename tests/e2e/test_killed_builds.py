@@ -56,7 +56,7 @@ def kill_builds(count: int, engines: Engines, llmc: Commands, tmp_path: Path) ->
             out.rmdir()
         before = read_manifest(out) if out.exists() else None
         dead = staged(out)
-        other = 1 if before is not None and len(before.kv.slots) == 1 else 0
+        other = 1 if before is not None and len(before.targets[0].kv.slots) == 1 else 0
         build = llmc.start("build", sources[other], "-o", out, *FAST, TMPDIR=str(scratch))
         if number % 4 == 0:
             time.sleep(rng.uniform(0, took))
