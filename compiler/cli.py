@@ -99,7 +99,7 @@ def emulating(context: click.Context, engine: Path, emulate: bool, emulate_gpu: 
 @click.option("--threads", type=int, help="[default: the usable cores]")
 @where_it_runs
 @click.pass_context
-def run(context: click.Context, engine: Path, emulate: bool, emulate_gpu: str | None, **options: Any) -> None:
+def run(context: click.Context, /, engine: Path, emulate: bool, emulate_gpu: str | None, **options: Any) -> None:
     """Answer a prompt, or chat, with ENGINE."""
     emulating(context, engine, emulate, emulate_gpu)
     from llmc.runtime.errors import RuntimeFailure
@@ -153,6 +153,7 @@ def targets() -> None:
 @click.pass_context
 def verify(
     context: click.Context,
+    /,
     engine: Path,
     model: str,
     texts: Path | None,

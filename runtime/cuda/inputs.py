@@ -27,7 +27,7 @@ class StepInputs:
     """Arrays of the largest step: counts (4 i32), seq_starts [S+1], rows [R], ids, positions and seqs [T], block
     tables tables.<group> [S, counts.table_stride], all i32, and those of sampling."""
 
-    def __init__(self, heap: Heap, limits: StepLimits, kv_groups: int, sampling: SamplingStage) -> None:
+    def __init__(self, heap: Heap, limits: StepLimits, sampling: SamplingStage) -> None:
         self._limits = limits
         self._sampling = sampling
         self._extra = sampling.sizes(limits)
@@ -40,7 +40,7 @@ class StepInputs:
             "positions": tokens,
             "seqs": tokens,
         }
-        self._tables = [f"tables.{group}" for group in range(kv_groups)]
+        self._tables = [f"tables.{group}" for group in range(limits.kv_groups)]
         lengths |= dict.fromkeys(self._tables, seqs * limits.blocks_per_seq)
         self._block = Block(heap, {n: _INT * count for n, count in lengths.items()} | dict(self._extra), "step inputs")
         self._arrays = {name: self._block.array(name, np.int32) for name in lengths}
@@ -66,8 +66,7 @@ class StepInputs:
         self._put("ids", step.token_ids[:tokens])
         self._put("positions", step.positions[:tokens])
         self._put("seqs", np.repeat(np.arange(seqs, dtype=np.int32), np.diff(starts)))
-        tables = step.block_tables.reshape(len(self._tables), self._limits.max_seqs, self._limits.blocks_per_seq)
-        for name, table in zip(self._tables, tables, strict=True):
+        for name, table in zip(self._tables, step.block_tables, strict=True):
             self._put(name, table[:seqs, :stride].reshape(-1))
         used = {"counts": 4, "seq_starts": seqs + 1, "rows": rows, "ids": tokens, "positions": tokens, "seqs": tokens}
         used |= dict.fromkeys(self._tables, seqs * stride)

@@ -12,7 +12,7 @@ from llmc.runtime.cuda.inputs import SamplingStage, StepInputs
 from llmc.runtime.cuda.kernels import Kernels
 from llmc.runtime.cuda.outputs import StepOutputs
 from llmc.runtime.cuda.plan import Plan, Sizes
-from llmc.runtime.cuda.sizing import Needs, pool_bytes, size_pool
+from llmc.runtime.cuda.sizing import Needs, pool_bytes, size_pools
 from llmc.runtime.cuda.upload import place, upload
 from llmc.runtime.prepare import StepLimits
 
@@ -39,9 +39,9 @@ class Resident:
         self.kernels: Kernels | None = None
         try:
             self.kernels = Kernels(artifact, plans.values())
-            self.inputs = StepInputs(self.heap, limits, len(pool_bytes(kv, 1)), sampling)
+            self.inputs = StepInputs(self.heap, limits, sampling)
             self.outputs = StepOutputs(self.heap, limits)
-            self.num_blocks = size_pool(artifact.folder, kv, limits, needs, self.context.memory(), kv_memory)
+            self.num_blocks = size_pools(artifact.folder, kv, limits, needs, self.context.memory(), kv_memory)
             pools = pool_bytes(kv, self.num_blocks)
             weights = self.heap.device(placed.num_bytes, "weights")
             self.addresses = Addresses(

@@ -25,7 +25,7 @@ class StepSampling:
     def fill(self, step: StepBuffers, arrays: Mapping[str, NDArray[np.uint8]]) -> Mapping[str, int]:
         """Write a step's; returns the bytes used of each. Rows of a step without sampling are marked unwanted."""
         staged = SamplingArrays(
-            (SampleRow * (arrays["sampling"].nbytes // ctypes.sizeof(SampleRow))).from_buffer(arrays["sampling"]),
+            (SampleRow * (arrays["sampling"].nbytes // ctypes.sizeof(SampleRow))).from_buffer(arrays["sampling"].data),
             arrays["history"].view(np.int32),
             arrays["bias_ids"].view(np.int32),
             arrays["bias"].view(np.float32),

@@ -236,7 +236,7 @@ def test_impossible_prompts_are_refused_with_the_figures():
 
 
 def test_single_tokens_of_which_one_samples_nothing_are_no_decode_step():
-    scheduler = Scheduler(blocks(100, block_tokens=4), max_batch=2, max_tokens=2, max_seq_len=100)
+    scheduler = Scheduler(blocks(100), max_batch=2, max_tokens=2, max_seq_len=100)
     short, long = request(0, 2), request(1, 50)
     scheduler.add(short)
     scheduler.computed(scheduler.schedule())
