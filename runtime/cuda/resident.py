@@ -54,6 +54,9 @@ class Resident:
                 scratch={name: self.heap.device(size, f"scratch {name}") for name, size in scratch.items()},
                 kv=tuple(self.heap.device(size, "KV pool") for size in pools),
             )
+            # Kernels may read rows behind a step's last, in tiles; what they make of those is thrown away.
+            if layout.num_bytes:
+                call(driver().cuMemsetD8Async, self.addresses.arena, 0, layout.num_bytes, self.context.stream)
             zeroed = {s.name for plan in plans.values() for s in plan.scratch if s.zeroed}
             for name in sorted(zeroed & scratch.keys()):
                 call(driver().cuMemsetD8Async, self.addresses.scratch[name], 0, scratch[name], self.context.stream)
