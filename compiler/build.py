@@ -155,13 +155,13 @@ class _Reader:
         return self.captured.stored(source).read_f32(rows)
 
 
-def _model_length(source: ModelSource) -> int:
+def model_length(source: ModelSource) -> int:
     """The positions a model states, or the default where it states none."""
     return getattr(source.config.get_text_config(), "max_position_embeddings", None) or DEFAULT_MAX_SEQ_LEN
 
 
 def _limits(options: BuildOptions, source: ModelSource) -> Limits:
-    stated = _model_length(source)
+    stated = model_length(source)
     if options.max_seq_len is not None and options.max_seq_len > stated:
         raise BuildError(f"--max-seq-len {options.max_seq_len}: the model's positions end at {stated}")
     return Limits(options.max_seq_len or stated, options.max_batch, max(STEP_TOKENS, options.max_batch))
@@ -202,7 +202,7 @@ def _facts(
             num_parameters=sum(int(np.prod(s.shape)) for s in parameters),
             vocab_size=int(str(sample.inputs[0].tensor.shape[1])),
             num_valid_tokens=sample.op.num_valid_tokens,
-            max_seq_len=_model_length(source),
+            max_seq_len=model_length(source),
         ),
         limits=limits,
         tokens=SpecialTokens(

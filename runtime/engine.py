@@ -7,6 +7,7 @@ One step is schedule -> prepare -> execute (sampling included) -> commit. One th
 runs between calls of `step`.
 """
 
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -113,10 +114,14 @@ class Engine:
         model's defaults. A request that fails while it runs has its `error` set; the others are not affected.
         Raises RequestError, before anything runs, if any prompt or parameter is refused.
         """
+        if isinstance(prompts, str | bytes):
+            raise InvalidParameter("prompts is a list: give [prompt], not the prompt itself")
         if params is None or isinstance(params, SamplingParams):
-            each = [params if params is not None and not fields else self.sampling(params, **fields)] * len(prompts)
+            each = [self.sampling(params, **fields)] * len(prompts)
+        elif isinstance(params, Sequence):
+            each = [self.sampling(one, **fields) for one in params]
         else:
-            each = [self.sampling(one, **fields) if fields else one for one in params]
+            raise InvalidParameter(f"params must be SamplingParams or a list of them, got {type(params).__name__}")
         if len(each) != len(prompts):
             raise InvalidParameter(f"{len(prompts)} prompts but {len(each)} sampling parameters")
         ids = [self._checked_prompt(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
@@ -139,8 +144,7 @@ class Engine:
 
         Raises RequestError. An exception that `on_output` raises ends that request alone.
         """
-        if params is None or fields:
-            params = self.sampling(params, **fields)
+        params = self.sampling(params, **fields)
         ids = self._checked_prompt(prompt, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
         eos = frozenset() if params.ignore_eos else frozenset(self.manifest.tokens.eos)
@@ -194,8 +198,10 @@ class Engine:
         unknown = sorted(set(fields) - set(known))
         if unknown:
             raise InvalidParameter(f"unknown sampling parameter {unknown[0]!r}; known: {', '.join(known)}")
+        if isinstance(params, SamplingParams):
+            return replace(params, **fields) if fields else params
         if params is not None:
-            return replace(params, **fields)
+            raise InvalidParameter(f"params must be SamplingParams, got {type(params).__name__}")
         return SamplingParams(**{**model_defaults(self.manifest.generation), **fields})
 
     def encode(self, text: str) -> list[int]:
@@ -276,7 +282,10 @@ class Engine:
         cause = error if isinstance(error, StepFailed) else StepFailed(f"a step ended with {type(error).__name__}")
         lives = list(self._live.values())
         for live in lives:
-            self._commit.fail(live, cause)
+            # A callback that is told of the failure may interrupt again: the others are failed all the same, and
+            # `error` is what the caller sees.
+            with contextlib.suppress(BaseException):
+                self._commit.fail(live, cause)
         self._forget(lives)
 
     def _forget(self, lives: Sequence[Live]) -> None:
@@ -294,6 +303,8 @@ class Engine:
         return ids
 
     def _check_ids(self, ids: Sequence[int]) -> None:
+        if not isinstance(ids, Sequence | np.ndarray) or isinstance(ids, bytes | bytearray):
+            raise InvalidParameter(f"a prompt is text or a list of token ids, got {type(ids).__name__}")
         if len(ids) == 0:
             raise InvalidParameter("the prompt is empty")
         vocab = self.manifest.model.vocab_size

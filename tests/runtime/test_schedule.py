@@ -233,3 +233,19 @@ def test_impossible_prompts_are_refused_with_the_figures():
     with pytest.raises(PromptTooLong, match=r"100 tokens.*max_seq_len is 100"):
         scheduler.add(request(0, 100))
     scheduler.add(request(0, 99))
+
+
+def test_single_tokens_of_which_one_samples_nothing_are_no_decode_step():
+    scheduler = Scheduler(blocks(100), max_batch=2, max_tokens=2, max_seq_len=100)
+    short, long = request(0, 2), request(1, 50)
+    scheduler.add(short)
+    scheduler.computed(scheduler.schedule())
+    short.tokens.append(7)
+    assert scheduler.schedule().decode_only
+    scheduler.add(long)
+    batch = scheduler.schedule()
+    assert [(chunk.request, chunk.count, chunk.samples) for chunk in batch.chunks] == [
+        (short, 1, True),
+        (long, 1, False),
+    ]
+    assert not batch.decode_only
