@@ -21,7 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 TWIN_INCLUDE = ROOT / "include" / "llmc_emu"
-_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-gdwarf-4")
+# No contraction: a twin rounds as its cubin does, which is compiled with --fmad=false.
+_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off", "-gdwarf-4")
 
 
 class BuildError(RuntimeError):

@@ -7,6 +7,7 @@ from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionP
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams
 from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import CudaTarget
 
 ALL: tuple[KernelParams, ...] = (
@@ -25,6 +26,8 @@ ALL: tuple[KernelParams, ...] = (
     PrefillAttentionParams(64, 3, 16),
     PrefillAttentionParams(128, 4, 16),
     RopeAppendParams(64, 16),
+    SampleParams(49152, 49152),
+    SampleParams(128256, 128256),
 )
 
 

@@ -73,6 +73,7 @@ def options(arch: str) -> list[str]:
         "--device-as-default-execution-space",
         "--no-source-include",
         "--extra-device-vectorization",
+        "--fmad=false",  # arithmetic is what the source says: a fused multiply-add is an fmaf
     ]
 
 

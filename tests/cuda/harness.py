@@ -18,6 +18,7 @@ from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParam
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
 
@@ -323,6 +324,12 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
         raise Wrong("rope_append: values were changed")
 
 
+def _sample(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> None:
+    import sample_runner  # which imports this module
+
+    sample_runner.run(lab, p, shape, rng)
+
+
 RUNNERS: dict[type, Callable[..., None]] = {
     RmsNormParams: _rms_norm,
     GemmParams: _gemm,
@@ -331,4 +338,5 @@ RUNNERS: dict[type, Callable[..., None]] = {
     DecodeAttentionParams: _attention_decode,
     PrefillAttentionParams: _attention_prefill,
     RopeAppendParams: _rope_append,
+    SampleParams: _sample,
 }

@@ -32,6 +32,7 @@ from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParam
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
 from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.build import BuildError, build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError
@@ -39,7 +40,7 @@ from llmc.emulator.session import THREE_SCHEDULES, CudaError
 SYNC = re.compile(
     r"\b(__syncthreads|__syncwarp|__threadfence|cp_async_commit|cp_async_wait<[^>]*>|mbar_init|mbar_fence_init|"
     r"mbar_arrive|mbar_expect_tx|mbar_wait|wgmma_fence|wgmma_commit|wgmma_wait<[^>]*>|fence_proxy_async|grid_wait|"
-    r"named_barrier_\w+|tma_commit|tma_wait\w*|atomic_\w+)\((?:[^();]|\([^()]*\))*\)"
+    r"named_barrier_\w+|tma_commit|tma_wait\w*|(?:smem_)?atomic_\w+)\((?:[^();]|\([^()]*\))*\)"
 )
 BOUND = re.compile(r" (<|<=|>=|>) (?=[\w(*&])")
 SHIFT = {"<": "<=", "<=": "<", ">=": ">", ">": ">="}
@@ -71,6 +72,10 @@ CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
         (PrefillAttentionParams(64, 1, 16), {"lens": (1, 130), "rows": (1, 66), "kv_heads": 1}),
         (PrefillAttentionParams(64, 1, 16), {"lens": (64, 200), "rows": (64, 3), "kv_heads": 1}),
     ],
+    **{
+        file: [(SampleParams(97, 100, 64, 64), {"rows": 63}), (SampleParams(1000, 1001, 96, 96), {"rows": 63})]
+        for file in ("sample.cuh", "selection.cuh", "select.cuh")
+    },
     "rope_append.cuh": [(RopeAppendParams(64, 16), {"tokens": 17, "heads": 3, "kv_heads": 2})],
 }
 

@@ -10,6 +10,7 @@ from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionP
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams
 from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.sample import SampleParams
 
 _E = list(Epilogue)
 # (M, N, K): one row, exact tiles, one more and one less, K shorter than a step, K with a tail, many steps.
@@ -77,6 +78,25 @@ _PREFILL: list[dict[str, int | tuple[int, ...]]] = [
     ]
 ]
 
+# ids with text, columns, threads, list: one id, tails of 4 and of 256, one, two and three digits of an id
+_SAMPLE = [
+    SampleParams(*p)
+    for p in (
+        (1, 1, 32, 32),
+        (3, 4, 32, 32),
+        (7, 7, 32, 32),
+        (97, 100, 64, 64),
+        (255, 255, 64, 64),
+        (256, 256, 64, 128),
+        (257, 260, 96, 96),
+        (512, 640, 64, 64),
+        (1000, 1001, 64, 64),
+        (1025, 1025, 128, 256),
+        (2047, 2048, 64, 1024),
+        (4096, 4096, 128, 128),
+    )
+]
+
 
 def _product(kernels: list[KernelParams], shapes: list[Shape]) -> Iterator[tuple[KernelParams, Shape]]:
     """Each shape once, kernels in turn."""
@@ -115,6 +135,7 @@ def quick() -> list[tuple[KernelParams, Shape]]:
         for d in (64, 128)
         for t, h, kv in ((1, 1, 1), (2, 4, 2), (5, 9, 3), (16, 3, 1), (17, 2, 2), (33, 1, 1))
     ]
+    cases += [(p, {"rows": 5}) for p in _SAMPLE]
     return cases
 
 
@@ -135,3 +156,5 @@ def full() -> Iterator[tuple[KernelParams, Shape]]:
                 yield DecodeAttentionParams(d, group, 16, 256), shape
             for shape in _PREFILL:
                 yield PrefillAttentionParams(d, group, 16), shape
+    for p in _SAMPLE:
+        yield p, {"rows": 315}
