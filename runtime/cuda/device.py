@@ -11,10 +11,10 @@ from llmc.runtime.cuda.arguments import Arguments
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
 from llmc.runtime.cuda.driver import CudaError, call, driver
 from llmc.runtime.cuda.graphs import EntryGraphs
-from llmc.runtime.cuda.inputs import NoSampling, SamplingStage
 from llmc.runtime.cuda.logits import LogitsCopy
 from llmc.runtime.cuda.plan import Sizes, read_plan
 from llmc.runtime.cuda.resident import Resident
+from llmc.runtime.cuda.sampling_stage import SamplingStage
 from llmc.runtime.device import DeviceMemory
 from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
 from llmc.runtime.limits import LoadOptions, plan_step
@@ -29,13 +29,13 @@ class CudaDevice:
     Raises EngineError subclasses, InvalidParameter. A kernel that faults ends the device: every later step fails.
     """
 
-    def __init__(self, artifact: Artifact, options: LoadOptions, sampling: SamplingStage | None = None) -> None:
+    def __init__(self, artifact: Artifact, options: LoadOptions) -> None:
         self._graphs: dict[str, EntryGraphs] = {}
         self._resident: Resident | None = None
         self._died_of: str | None = None
         self._under_way = False  # the device may still read or write the step's arrays
         try:
-            self._open(artifact, options, sampling or NoSampling())
+            self._open(artifact, options)
         except CudaError as error:
             self.close()
             raise DeviceRefused(f"{artifact.folder}: {artifact.target.name} cannot be made ready: {error}") from error
@@ -43,7 +43,7 @@ class CudaDevice:
             self.close()
             raise
 
-    def _open(self, artifact: Artifact, options: LoadOptions, sampling: SamplingStage) -> None:
+    def _open(self, artifact: Artifact, options: LoadOptions) -> None:
         target = artifact.target
         self.limits = limits = plan_step(artifact.manifest, target, options)
         plans = {
@@ -56,6 +56,7 @@ class CudaDevice:
             PREFILL: [prefill_sizes(bucket, True, limits) for bucket in self._prefill_buckets],
             DECODE: [decode_sizes(bucket, limits) for bucket in self._decode_buckets],
         }
+        sampling = SamplingStage(limits, len(artifact.manifest.tokens.eos))
         self._resident = resident = Resident(artifact, plans, buckets, limits, options.kv_memory, sampling)
         self.num_blocks = resident.num_blocks
         self.memory = DeviceMemory(resident.weights_bytes, resident.kv_bytes, resident.arena_bytes)

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cpu_sample import cpu_sample
 from cuda_calls import download
 from toy_engine import BLOCK, MAX_BATCH, MAX_LEN, MAX_TOKENS, VALID, VOCAB, WINDOW, H, Model
 
-from llmc.runtime import Engine
+from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.errors import MachineMismatch, NotEnoughMemory, StepFailed
+from llmc.runtime.request import TokenHistory
+from llmc.runtime.row_sampling import RowSampling
 
 FOLDER = Path(sys.argv[1])
 MODEL = Model.random()
@@ -70,13 +73,46 @@ def answers_in_any_company() -> None:
             engine.check_integrity()
 
 
-def log_probabilities() -> None:
+def sampling_is_as_the_cpu_s() -> None:
+    """Temperature, filters, penalties, biases and seeds of a batch, against the CPU's sampler on numpy's logits."""
+    evens = tuple(range(0, VALID, 2))
+    choices = [
+        SamplingParams(temperature=40.0, seed=3, top_k=20, logprobs=2, max_tokens=8),
+        SamplingParams(
+            temperature=60.0, seed=2**63, repetition_penalty=1.5, presence_penalty=3.0, max_tokens=8, logprobs=0
+        ),
+        SamplingParams(
+            temperature=0, logit_bias={4: -100.0, 7: 50.0}, frequency_penalty=2.0, max_tokens=8, logprobs=20
+        ),
+        SamplingParams(
+            temperature=30.0,
+            top_p=0.8,
+            min_p=0.01,
+            seed=9,
+            min_tokens=5,
+            stop_token_ids=evens,
+            logprobs=1,
+            max_tokens=8,
+        ),
+        SamplingParams(temperature=20.0, seed=1, max_tokens=8),
+    ]
+    asked = prompts(len(choices), seed=8)
     with loaded("toy") as engine:
-        (completion,) = engine.generate([[5, 9, 2]], max_tokens=4, logprobs=3, **ASK)
-        ids = [5, 9, 2, *completion.token_ids]
-        for at, entry in enumerate(completion.logprobs):
-            logits = MODEL.logits(ids[: 3 + at])[-1]
-            assert entry.logprob == logits[:VALID].max(), (entry, logits)
+        completions = engine.generate(asked, choices)
+    for completion, prompt, params in zip(completions, asked, choices, strict=True):
+        stop = frozenset(params.stop_token_ids)
+        history, row = TokenHistory(prompt), RowSampling(params, completion.seed, len(prompt), stop)
+        assert len(completion.token_ids) >= 5
+        for index, token in enumerate(completion.token_ids):
+            logits = np.ascontiguousarray(MODEL.logits(history.ids.tolist())[-1:])
+            expected = cpu_sample(logits, [row.at(history.address, len(history))], VALID)
+            assert token == expected.tokens[0], (params, index)
+            if params.logprobs is not None:
+                found = completion.logprobs[index]
+                assert np.float32(found.logprob) == expected.logprob[0]
+                top = [(int(i), float(v)) for i, v in zip(expected.top_ids[0], expected.top_logprobs[0], strict=True)]
+                assert list(found.top) == top[: params.logprobs]
+            history.append(token)
 
 
 def logits_of_any_rows_in_any_chunks() -> None:

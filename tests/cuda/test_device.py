@@ -20,7 +20,7 @@ from llmc.runtime.features import Machine
 SMALL = H100.with_memory(64 << 20)
 SOUND = [
     "answers_in_any_company",
-    "log_probabilities",
+    "sampling_is_as_the_cpu_s",
     "logits_of_any_rows_in_any_chunks",
     "padding_is_inert",
     "graphs_are_made_once_per_bucket",
