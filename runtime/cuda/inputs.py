@@ -29,6 +29,7 @@ class StepInputs:
             "positions": tokens,
             "seqs": tokens,
         }
+        self._order = np.arange(seqs, dtype=np.int32)
         self._tables = [f"tables.{group}" for group in range(limits.kv_groups)]
         lengths |= dict.fromkeys(self._tables, seqs * limits.blocks_per_seq)
         self._block = Block(
@@ -49,14 +50,17 @@ class StepInputs:
         """Queue a step's arrays; no earlier copy may be under way. In most steps they are one copy."""
         tokens, seqs, rows = step.num_tokens, step.num_seqs, step.num_rows
         starts = step.seq_starts[: seqs + 1]
-        last = step.positions[starts[1:] - 1]
-        stride = int(last.max()) // self._limits.block_tokens + 1
-        self._put("counts", np.array([tokens, seqs, rows, stride], np.int32))
+        if tokens == seqs:
+            owners, longest = self._order[:seqs], step.positions[:seqs].max()
+        else:
+            owners, longest = np.repeat(self._order[:seqs], np.diff(starts)), step.positions[starts[1:] - 1].max()
+        stride = int(longest) // self._limits.block_tokens + 1
+        self._arrays["counts"][:] = tokens, seqs, rows, stride
         self._put("seq_starts", starts)
         self._put("rows", step.rows[:rows])
         self._put("ids", step.token_ids[:tokens])
         self._put("positions", step.positions[:tokens])
-        self._put("seqs", np.repeat(np.arange(seqs, dtype=np.int32), np.diff(starts)))
+        self._put("seqs", owners)
         for name, table in zip(self._tables, step.block_tables, strict=True):
             self._put(name, table[:seqs, :stride].reshape(-1))
         used = {"counts": 4, "seq_starts": seqs + 1, "rows": rows, "ids": tokens, "positions": tokens, "seqs": tokens}

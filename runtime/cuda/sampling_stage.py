@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmc.runtime.cuda.sampling import Amounts, SampleRow, SamplingArrays, pack, pack_logits_only
+from llmc.runtime.cuda.sampling import (
+    Amounts,
+    SampleRow,
+    SamplingArrays,
+    host_rows,
+    pack_logits_only,
+    pack_rows,
+)
 from llmc.runtime.prepare import StepBuffers, StepLimits
 from llmc.runtime.sampling import MAX_BIASES, MAX_STOP_IDS
 
@@ -39,7 +46,7 @@ class SamplingStage:
         """Write a step's; returns the bytes used of each array. A step without sampling asks for logits only."""
         assert self._arrays is not None
         if step.struct.sampling:
-            used = pack(step.sampling[: step.num_rows], self._arrays)
+            used = pack_rows(host_rows(step.sampling)[: step.num_rows], self._arrays)
         else:
             used = pack_logits_only(step.num_rows, self._arrays)
         return sizes_of(used)
