@@ -145,7 +145,7 @@ def graphs_are_made_once_per_bucket() -> None:
     with loaded("toy") as engine:
         engine.generate(prompts(6), max_tokens=4, **ASK)
         engine.generate(prompts(2), max_tokens=4, **ASK)
-        graphs = engine.device._graphs  # type: ignore[attr-defined]
+        graphs = engine.device._entries  # type: ignore[attr-defined]
         ready = {entry: dict(g._ready) for entry, g in graphs.items()}
         assert {s.seqs for s in ready["decode"]} <= {1, 2, 4, 6} and len(ready["decode"]) >= 2, ready["decode"]
         engine.generate(prompts(6, seed=4), max_tokens=4, **ASK)
@@ -197,7 +197,9 @@ def too_little_memory() -> None:
 def a_refused_launch_names_its_kernel() -> None:
     with loaded("too_much_shared") as engine:
         text = refusal(StepFailed, lambda: engine.generate([[1, 2]], max_tokens=1, **ASK))
-        assert "attend (attend toy.attend; grid 16, block 64," in text and "CUDA_ERROR_INVALID_VALUE" in text, text
+        assert "attend (attend toy.attend; grid 16 x 1 x 1, block 64," in text and "CUDA_ERROR_INVALID_VALUE" in text, (
+            text
+        )
         # the decode entry is sound, and so is the device
         handle = engine.submit([3], max_tokens=2, **ASK)
         assert list(handle.result().token_ids) == MODEL.answer([3], 2)
@@ -208,12 +210,24 @@ def a_fault_ends_the_device() -> None:
     with loaded("beyond") as engine:
         handle = engine.submit([1, 2, 3], max_tokens=4, **ASK)
         text = refusal(StepFailed, engine.step)
-        assert "beyond" in text and "CUDA_ERROR_ILLEGAL_ADDRESS" in text and "3 tokens" in text, text
+        assert "CUDA_ERROR_ILLEGAL_ADDRESS" in text and "3 tokens" in text and "serial=True" in text, text
         assert isinstance(handle.completion and handle.completion.error, StepFailed)
         engine.submit([4], max_tokens=1, **ASK)
         assert "loaded anew" in refusal(StepFailed, engine.step)
     forget_error()
     assert emulator().llmcEmuLiveAllocations() >= before  # a broken context gives nothing back
+
+
+def kernels_one_by_one_name_what_faults() -> None:
+    asked = prompts(3)
+    with loaded("toy", serial=True) as engine:
+        found = engine.generate(asked, max_tokens=4, **ASK)
+        assert [list(c.token_ids) for c in found] == [MODEL.answer(p, 4) for p in asked]
+    with loaded("beyond", serial=True) as engine:
+        text = refusal(StepFailed, lambda: engine.generate([[1]], max_tokens=1, **ASK))
+        assert "beyond (embed toy.embed; grid 1 x 1 x 1, block 32," in text and "ILLEGAL_ADDRESS" in text, text
+        assert "loaded anew" in refusal(StepFailed, lambda: engine.generate([[1]], max_tokens=1, **ASK))
+    forget_error()
 
 
 def an_interrupted_step_leaves_a_sound_engine() -> None:

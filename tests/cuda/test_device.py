@@ -30,6 +30,7 @@ FAULTS = [
     "memory_is_divided_and_given_back",
     "a_refused_launch_names_its_kernel",
     "a_fault_ends_the_device",
+    "kernels_one_by_one_name_what_faults",
     "an_interrupted_step_leaves_a_sound_engine",
     "cuda_comes_first",
     "an_old_driver",
