@@ -21,7 +21,8 @@ from cuda_calls import download
 from toy_engine import BLOCK, MAX_BATCH, MAX_LEN, MAX_TOKENS, VALID, VOCAB, WINDOW, H, Model
 
 from llmc.runtime import Engine, SamplingParams
-from llmc.runtime.errors import MachineMismatch, NotEnoughMemory, StepFailed
+from llmc.runtime.cuda.driver import CudaError
+from llmc.runtime.errors import ChecksumMismatch, DeviceRefused, MachineMismatch, NotEnoughMemory, StepFailed
 from llmc.runtime.request import TokenHistory
 from llmc.runtime.row_sampling import RowSampling
 
@@ -192,6 +193,41 @@ def too_little_memory() -> None:
     with loaded("toy") as engine:  # what is free holds a full batch
         behind = -(-(WINDOW - 1 + MAX_TOKENS - 1) // BLOCK) + 1  # blocks of a windowed sequence during a step
         assert engine.num_free_blocks == MAX_BATCH * (MAX_LEN // BLOCK + behind)
+
+
+def a_load_that_fails_gives_all_back() -> None:
+    """Damaged weights, found when they are on the device already; and a copy that CUDA refuses."""
+    from llmc.runtime.cuda import upload
+
+    before = emulator().llmcEmuLiveAllocations()
+    text = refusal(ChecksumMismatch, lambda: Engine.load(FOLDER / "damaged"))
+    assert "weights.safetensors: content is damaged" in text, text
+    assert emulator().llmcEmuLiveAllocations() == before
+    real = upload.call
+
+    def refusing(function: Any, *arguments: Any) -> Any:
+        if function.__name__ == "cuMemcpyHtoDAsync":
+            raise CudaError("cuMemcpyHtoDAsync", "CUDA_ERROR_UNKNOWN", "a planted error")
+        return real(function, *arguments)
+
+    upload.call = refusing
+    try:
+        text = refusal(DeviceRefused, lambda: Engine.load(FOLDER / "toy"))
+    finally:
+        upload.call = real
+    assert "h100 cannot be made ready: cuMemcpyHtoDAsync: CUDA_ERROR_UNKNOWN: a planted error" in text, text
+    assert emulator().llmcEmuLiveAllocations() == before
+    with loaded("toy") as engine:
+        assert list(engine.generate([[3]], max_tokens=2, **ASK)[0].token_ids) == MODEL.answer([3], 2)
+
+
+def weights_come_in_many_pieces() -> None:
+    """Of a size that no tensor's bytes are a multiple of."""
+    from llmc.runtime.cuda import upload
+
+    upload.PIECE_BYTES = 1000
+    with loaded("toy") as engine:
+        np.testing.assert_array_equal(engine.logits([7, 8]), MODEL.logits([7, 8]))
 
 
 def a_refused_launch_names_its_kernel() -> None:

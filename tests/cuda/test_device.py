@@ -28,6 +28,8 @@ SOUND = [
 ]
 FAULTS = [
     "memory_is_divided_and_given_back",
+    "a_load_that_fails_gives_all_back",
+    "weights_come_in_many_pieces",
     "a_refused_launch_names_its_kernel",
     "a_fault_ends_the_device",
     "kernels_one_by_one_name_what_faults",
@@ -69,6 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             twin = build_twin(text, [TEMPLATES], checked=checked, name=f"{name}.cu")
             pairs.install(compiled[name], twin, root / "twins", checked=checked)
     toy_engine.write(root / "toy", model, compiled)
+    damaged = toy_engine.write(root / "damaged", model, compiled) / "weights.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\1")
     toy_engine.write(root / "too_much_shared", model, compiled, too_much_shared)
     toy_engine.write(root / "beyond", model, compiled, beyond)
     for launch, before in edges(toy_engine.plan("prefill")):
