@@ -20,7 +20,7 @@ NO_BLOCK = -1  # a table's entry once its block was given back: LLMC_NO_BLOCK of
 class BlockTable:
     """A sequence's blocks by group, in order of position. Valid from `allocate` or `share` until `free`."""
 
-    __slots__ = ("_blocks", "_claims", "_computed", "_first", "_live", "_promised")
+    __slots__ = ("_blocks", "_claims", "_computed", "_first", "_live", "_promised", "_quiet_until", "_room")
 
     def __init__(self, num_groups: int) -> None:
         self._blocks = [array("i") for _ in range(num_groups)]
@@ -28,6 +28,8 @@ class BlockTable:
         self._claims = [0] * num_groups  # blocks that it may hold at once until its promise is kept
         self._promised = 0  # positions
         self._computed = 0  # positions
+        self._room = 0  # positions that the blocks it holds reach to, in every group
+        self._quiet_until = 0  # computing fewer positions than this gives no block back
         self._live = True
 
     def block_ids(self, group: int) -> "array[int]":
@@ -136,6 +138,9 @@ class BlockManager:
         self._check_live(table)
         if num_tokens <= table._promised:
             return True
+        if num_tokens <= table._room and num_tokens == table._computed + 1:  # most steps of decoding: no claim changes
+            table._promised = num_tokens
+            return True
         claims = [pool.retention.most_blocks(table._computed, num_tokens) for pool in self._pools]
         more = [claim - before for claim, before in zip(claims, table._claims, strict=True)]
         if any(count > pool.spare for count, pool in zip(more, self._pools, strict=True)):
@@ -149,17 +154,23 @@ class BlockManager:
         """Hold blocks for positions up to num_tokens - 1, which were promised, before a step computes them."""
         self._check_live(table)
         assert num_tokens <= table._promised, "blocks are taken that were not promised"
+        if num_tokens <= table._room:
+            return
         for group, pool in enumerate(self._pools):
             blocks = table._blocks[group]
             assert num_tokens - table._computed <= pool.retention.step_tokens, "a step has more tokens than was said"
             for _ in range(pool.retention.blocks_for(num_tokens) - len(blocks)):
                 blocks.append(pool.take())
                 pool.owed -= 1
+            table._room = len(blocks) * pool.retention.block_tokens
 
     def computed(self, table: BlockTable, num_tokens: int) -> None:
         """Positions 0..num_tokens-1 are in the cache: what no later token reads is given back."""
         self._check_live(table)
+        quiet = num_tokens < table._quiet_until and table._promised <= table._computed + 1
         table._computed = num_tokens
+        if quiet or not self._windowed:  # most steps of decoding: no claim changes
+            return
         for group, pool in self._windowed:
             blocks, first = table._blocks[group], pool.retention.first_kept(num_tokens)
             for index in range(table._first[group], first):
@@ -168,6 +179,7 @@ class BlockManager:
             claim = pool.retention.most_blocks(num_tokens, table._promised)
             pool.owed += first - table._first[group] + claim - table._claims[group]
             table._first[group], table._claims[group] = first, claim
+        table._quiet_until = min(pool.retention.next_release(num_tokens) for _, pool in self._windowed)
 
     def share(self, table: BlockTable, num_tokens: int) -> BlockTable | None:
         """A new table over the first `num_tokens` positions of another, which must be computed and fill whole blocks.
@@ -190,6 +202,7 @@ class BlockManager:
             if first < table._first[group] or more > pool.spare:
                 return None
             shared._blocks[group] = array("i", [NO_BLOCK] * first) + kept
+            shared._room = num_tokens
         for group, pool in enumerate(self._pools):
             for block in shared._blocks[group][shared._first[group] :]:
                 pool.share(block)

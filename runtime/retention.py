@@ -30,6 +30,12 @@ class Retention:
             return 0
         return max(0, computed - self.window + 1) // self.block_tokens
 
+    def next_release(self, computed: int) -> int:
+        """The least number of computed positions, above `computed`, at which `first_kept` is another; without a window
+        there is none."""
+        assert self.window is not None
+        return (self.first_kept(computed) + 1) * self.block_tokens + self.window - 1
+
     def most_blocks(self, computed: int, end: int) -> int:
         """The most blocks held at once while positions computed..end-1 are computed, whatever the steps."""
         whole = self.blocks_for(end)
