@@ -45,9 +45,7 @@ class SampleParams:
             f"valid {self.valid} of vocab {self.vocab}: at least one id, all of them columns",
         )
         check(self.valid <= MAX_VOCAB, f"valid {self.valid} ids: sums of their weights fit 64 bits up to {MAX_VOCAB}")
-        check(
-            self.threads % 32 == 0 and 32 <= self.threads <= 1024, f"threads {self.threads}: whole warps up to 1024"
-        )
+        check(self.threads % 32 == 0 and 32 <= self.threads <= 1024, f"threads {self.threads}: whole warps up to 1024")
         check(
             self.listed % 4 == 0 and self.listed >= self.threads,
             f"listed {self.listed} is not a multiple of 4, or less than one per thread ({self.threads})",
