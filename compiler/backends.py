@@ -14,8 +14,7 @@ from llmc.codegen.cpu.target import CpuTarget
 from llmc.codegen.cuda import model as cuda_model
 from llmc.codegen.cuda import nvrtc
 from llmc.codegen.cuda.gpus import Gpu
-from llmc.codegen.cuda.package import cuda_part
-from llmc.codegen.package import TargetPart, cpu_part
+from llmc.codegen.package import TargetPart, cpu_part, cuda_part
 from llmc.codegen.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
 from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.ir.graph import Graph, IRError
@@ -23,7 +22,8 @@ from llmc.compiler.ir.ops.constant import WeightExpr
 from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
 from llmc.compiler.report import launches_of
 from llmc.compiler.targets import Target
-from llmc.runtime.manifest import Limits
+from llmc.runtime.manifest import ArenaBytes, Limits
+from llmc.runtime.strict_json import render_json, to_plain
 
 CUDA_SCHEMES = (Scheme.BF16, Scheme.F16)
 
@@ -123,12 +123,23 @@ class CudaBackend:
     def part(self, lowered: Lowered, stage: Callable[[str], None]) -> tuple[TargetPart, dict[str, Any]]:
         target = self.target
         model = cuda_model.render(lowered.entries, lowered.weights, target, lowered.limits)
+
+        def compile_kernels(sources: Mapping[str, str]) -> Mapping[str, bytes]:
+            stage(f"compiling kernels for {target.name}")
+            return nvrtc.compile_each(sources, target.arch)
+
         part = cuda_part(
-            target,
-            model,
+            target.name,
+            target.arch,
+            tuple(sorted(target.features)),
+            model.kv.layout,
+            ArenaBytes(0, model.arena_per_token, model.arena_per_row, 0),
             lowered.placed,
+            {name: render_json(to_plain(plan)).decode() for name, plan in model.plans.items()},
             lowered.entries,
-            lambda: stage(f"compiling kernels for {target.name}"),
+            model.kernels.sources,
+            nvrtc.headers(),
+            compile_kernels,
         )
         report = {
             "kernels": model.choices,

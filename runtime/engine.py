@@ -71,6 +71,7 @@ class Engine:
         threads: int | None = None,
         kv_memory: int | None = None,
         device: str | None = None,
+        serial: bool = False,
         machine: Machine | None = None,
     ) -> "Engine":
         """Check an engine folder, map its weights, get its device ready.
@@ -79,10 +80,11 @@ class Engine:
         for and default to it; `max_rows` bounds how many rows of logits one step can return (default:
         `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pools in bytes and defaults
         to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
-        target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. Raises
-        EngineError subclasses, InvalidParameter.
+        target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. With
+        `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. Raises EngineError
+        subclasses, InvalidParameter.
         """
-        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory)
+        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial)
         tokenizers: list[Tokenizer] = []
         devices: list[Device] = []
 

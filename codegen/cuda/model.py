@@ -16,6 +16,7 @@ from llmc.codegen.cuda.linear_calls import linear_call
 from llmc.codegen.cuda.rows_calls import rows_call
 from llmc.codegen.cuda.sample_calls import sample_call
 from llmc.codegen.kv_groups import CacheSlot, KvGroups, cache_slots, group_slots
+from llmc.codegen.package import cubin_file
 from llmc.codegen.memory import RowKind
 from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.ir.graph import Graph, IRError, Node
@@ -30,11 +31,6 @@ REGIONS = {
     "prefill": {"T": RowKind.TOKEN, "R": RowKind.SAMPLED},
     "decode": {"T": RowKind.SAMPLED},
 }
-
-
-def kernel_folder(target: Gpu) -> str:
-    """Where an engine has the kernels of an architecture."""
-    return f"kernels/{target.arch}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ def _plan(
             if (p := values.memory.placements.get(name)) is not None
         ),
         scratch=tuple(plan.Scratch(name, zeroed=name.endswith("counters")) for name in scratch),
-        kernels={symbol: f"{kernel_folder(target)}/{symbol}.cubin" for symbol in sorted(used)},
+        kernels={symbol: cubin_file(target.arch, symbol) for symbol in sorted(used)},
         launches=tuple(call.launch(a) for call, a in zip(calls, after, strict=True)),
         logits=values.names[sample.inputs[0]],
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -144,13 +144,11 @@ def compile_all(jobs: Sequence[tuple[str, str, str]], cache: Path, workers: int 
         return list(pool.map(lambda job: cached_cubin(job[1], job[2], cache, name=job[0]), jobs))
 
 
-def compile_into(folder: Path, jobs: Sequence[tuple[str, str, str]], workers: int | None = None) -> None:
-    """Compiles (name.cu, source, arch) jobs in parallel to name.cubin in `folder`. Raises CompileError."""
-    folder.mkdir(parents=True, exist_ok=True)
+def compile_each(sources: Mapping[str, str], arch: str, workers: int | None = None) -> dict[str, bytes]:
+    """Cubins by symbol, of sources by symbol, compiled in parallel. Raises CompileError."""
 
-    def one(job: tuple[str, str, str]) -> None:
-        name, source, arch = job
-        (folder / name).with_suffix(".cubin").write_bytes(compile_cubin(source, arch, name=name).cubin)
+    def one(symbol: str) -> bytes:
+        return compile_cubin(sources[symbol], arch, name=f"{symbol}.cu").cubin
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        list(pool.map(one, jobs))
+        return dict(zip(sources, pool.map(one, sources), strict=True))

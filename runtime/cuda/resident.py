@@ -8,10 +8,11 @@ from llmc.runtime.cuda.addresses import Addresses, lay_out_arena, scratch_bytes
 from llmc.runtime.cuda.context import Context
 from llmc.runtime.cuda.driver import CudaError, call, driver
 from llmc.runtime.cuda.heap import Heap
-from llmc.runtime.cuda.inputs import SamplingStage, StepInputs
+from llmc.runtime.cuda.inputs import StepInputs
 from llmc.runtime.cuda.kernels import Kernels
 from llmc.runtime.cuda.outputs import StepOutputs
 from llmc.runtime.cuda.plan import Plan, Sizes
+from llmc.runtime.cuda.sampling_stage import SamplingStage
 from llmc.runtime.cuda.sizing import Needs, pool_bytes, size_pools
 from llmc.runtime.cuda.upload import place, upload
 from llmc.runtime.prepare import StepLimits

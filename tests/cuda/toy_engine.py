@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES, compile_cubin
+from llmc.codegen.cuda.kernel import render
+from llmc.codegen.cuda.nvrtc import compile_cubin, headers
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.runtime.artifact import seal
 from llmc.runtime.cuda.plan import (
     Arena,
@@ -44,6 +46,7 @@ from llmc.runtime.strict_json import render_json, to_plain
 
 VOCAB, VALID, H, BLOCK, WINDOW, MAX_LEN, MAX_BATCH, MAX_TOKENS = 64, 60, 32, 4, 6, 64, 6, 40
 BLOCK_BYTES = BLOCK * H * 4
+SAMPLE = SampleParams(VALID, VOCAB, threads=64, listed=64)
 
 KERNELS = """#include "step.cuh"
 // All: blocks of 32 threads, one per row of H = 32 values; rows beyond the counts return at once.
@@ -117,27 +120,6 @@ LLMC_EXPORT(mix)
   LLMC_EXPORT(name)
 LLMC_HEAD(head_one, 1)
 LLMC_HEAD(head_four, 4)
-
-LLMC_KERNEL(32, 1) sample(const Counts* counts, const float* logits, int valid, int* tokens, float* logprob,
-                          int* top_ids, float* top_logprobs) {
-  const int r = blockIdx.x;
-  if (r >= counts->rows || threadIdx.x) return;
-  grid_wait();
-  grid_launch_dependents();
-  int last = -1;
-  for (int i = 0; i < 3; i++) {  // ties to the lowest id
-    int best = -1;
-    for (int v = 0; v < valid; v++) {
-      const float x = logits[r * 64 + v];
-      if (last >= 0 && (x > logits[r * 64 + last] || (x == logits[r * 64 + last] && v <= last))) continue;
-      if (best < 0 || x > logits[r * 64 + best]) best = v;
-    }
-    if (i == 0) tokens[r] = best, logprob[r] = logits[r * 64 + best];
-    top_ids[r * 20 + i] = best, top_logprobs[r * 20 + i] = logits[r * 64 + best];
-    last = best;
-  }
-}
-LLMC_EXPORT(sample)
 
 LLMC_KERNEL(32, 1) beyond(const Counts* counts, float* out) {
   store4(out + threadIdx.x + (1 << 20), 0u);
@@ -269,12 +251,14 @@ def plan(entry: str) -> Plan:
     head = add("head", (mix,), "R", _head("head_one", 2, 1), _head("head_four", 1 << 30, 4))
     row = _pointer("weight", "bias", Box("f32", 1, VOCAB, VOCAB * 4, 1, VOCAB, 0))
     bias = add("bias", (head,), "R", _variant("add_bias", "R", row, _buffer("logits"), block=64, shared=1024))
-    outputs = [_pointer("output", name) for name in ("tokens", "logprob", "top_ids", "top_logprobs")]
-    valid = Argument("i32", value=VALID)
-    add("sample", (bias,), "R", _variant("sample", "R", _buffer("logits"), valid, *outputs))
+    chosen = tuple(_pointer(kind, name) for kind, name in SAMPLE.ARGUMENTS)
+    edited = {"edited_logits": _extent(4 * SAMPLE.row_floats, ("R", 1))}
+    grid = (_extent(1, ("R", 1)),)
+    add("sample", (bias,), "R", Variant(1 << 30, "sample", grid, SAMPLE.threads, SAMPLE.smem_bytes, chosen, edited))
     files = {v.kernel: "kernels/sm_90a/toy.cubin" for launch in launches for v in launch.variants}
-    files["add_bias"] = "kernels/sm_90a/toy_tma.cubin"
-    return Plan(entry, arena, buffers, (Scratch("done", True),), files, tuple(launches), "logits")
+    files |= {"add_bias": "kernels/sm_90a/toy_tma.cubin", "sample": "kernels/sm_90a/toy_sample.cubin"}
+    scratch = (Scratch("done", True), Scratch("edited_logits", False))
+    return Plan(entry, arena, buffers, scratch, files, tuple(launches), "logits")
 
 
 def without_edge(whole: Plan, launch: int, before: int) -> Plan:
@@ -301,7 +285,7 @@ def target(**changes: object) -> TargetEntry:
 
 def sources() -> dict[str, str]:
     """CUDA sources by stem: a cubin each."""
-    return {"toy": KERNELS, "toy_tma": TMA}
+    return {"toy": KERNELS, "toy_tma": TMA, "toy_sample": render(SAMPLE, "sample")}
 
 
 def cubins(arch: str = "sm_90a") -> dict[str, bytes]:
@@ -325,8 +309,8 @@ def write(
         (cubin_folder / f"{name}.cubin").write_bytes(cubin)
     for name, text in sources().items():
         (sources_folder / f"{name}.cu").write_text(text)
-    for name in ("device.cuh", "step.cuh"):
-        (sources_folder / name).write_text((TEMPLATES / name).read_text())
+    for name, text in headers().items():
+        (sources_folder / name).write_text(text)
     for entry in ("prefill", "decode"):
         (plans / f"{entry}.json").write_bytes(render_json(to_plain(change(plan(entry)))))
     for name, text in (texts or {}).items():
