@@ -105,11 +105,18 @@ struct WgmmaOp {
   u32 token = 0;
   Site at{};
 };
-struct Warpgroup {
-  u32 arrived = 0;
+// One warpgroup-wide operation, from its first thread's arrival to its last one's, which executes it.
+struct Collective {
   const char* name = nullptr;
   Site at{};
-  void* args[128] = {};
+  u32 arrived = 0, value = 0;   // value: what a wait or setmaxnreg is given
+  WgmmaOp op;                   // a wgmma; all threads ask for the same
+  std::vector<u32> tile;        // its accumulator, where this operation took the registers over
+  void* regs[128];              // each thread's accumulator, valid once it has arrived
+};
+struct Warpgroup {
+  std::deque<Collective> pending;  // in program order
+  u32 next[128] = {}, done = 0;    // operations each thread has arrived at, and that have been executed
   bool fenced = false;
   std::vector<WgmmaOp> ops;
   std::vector<size_t> groups;  // ops.size() at each commit

@@ -116,8 +116,12 @@ void check_nothing_in_flight(Fiber& f) {
   }
   if (b.live > 1) return;
   if (!b.loads.empty()) misuse(b.loads.front().at, "block exits while a TMA load into its shared memory is in flight");
-  for (const Warpgroup& g : b.warpgroups)
+  for (const Warpgroup& g : b.warpgroups) {
+    if (!g.pending.empty())
+      misuse(g.pending.front().at, text("block exits while %u of 128 threads have arrived at %s: divergent warpgroup",
+                                        g.pending.front().arrived, g.pending.front().name));
     if (!g.ops.empty()) misuse(g.ops.front().at, "block exits while a wgmma is in flight (wgmma_wait is missing)");
+  }
 }
 
 void fiber_main() {
