@@ -41,17 +41,22 @@ class PrefillAttentionParams:
 
     @property
     def smem_bytes(self) -> int:
-        return PREFILL_ROWS * self.layer.slot.padded_head_dim * 2 + self.layer.tile_bytes
+        """Queries, keys, and this part of the values."""
+        slot, split = self.layer.slot, self.layer.split
+        return (PREFILL_ROWS + split) * slot.padded_head_dim * 2 + split * self.part_steps * 32
+
+    @property
+    def parts(self) -> int:
+        """Blocks that share a row's value columns: the registers of one hold 128."""
+        return -(-self.layer.value_dim // 128)
+
+    @property
+    def part_steps(self) -> int:
+        return -(-self.layer.value_steps // self.parts)
 
     @property
     def blocks_per_sm(self) -> int:
-        return 3 if self._live_registers <= 168 else 2
-
-    @property
-    def _live_registers(self) -> int:
-        """Scores of a split, values, queries up to 128 dims, and what else a warp needs."""
-        key_dim, value_dim = self.layer.slot.padded_head_dim, self.layer.slot.padded_value_dim
-        return self.layer.split // 2 + value_dim // 2 + (key_dim // 4 if key_dim <= 128 else 0) + 56
+        return 2  # scores and values of 16 rows want more registers than three blocks would leave
 
     @property
     def result_cpp(self) -> str:
@@ -66,7 +71,7 @@ class PrefillAttentionParams:
         """At least as many blocks as tiles of rows: tokens of a tile are rounded down."""
         group = self.layer.group
         tiles = Extent(-(-group // PREFILL_ROWS), (Factor("T", max(1, PREFILL_ROWS // group)),))
-        return tiles, Extent(self.layer.kv_heads)
+        return tiles, Extent(self.layer.kv_heads), Extent(self.parts)
 
     @property
     def grid_text(self) -> str:
@@ -77,12 +82,12 @@ class PrefillAttentionParams:
 
     def budget(self, target: CudaTarget) -> Budget:
         a = self.layer
-        mma = a.split // 8 * a.key_steps + a.split // 16 * a.value_steps * 2
-        loads = a.split // 16 * a.key_steps + a.split // 16 * a.value_steps
+        mma = a.split // 8 * (a.key_steps + self.part_steps)
+        loads = a.split // 16 * (a.key_steps + self.part_steps)
         return Budget(
-            65536 // (self.threads * self.blocks_per_sm) // 8 * 8 if self.blocks_per_sm > 2 else 255,
-            1500 + 5 * mma + 40 * a.split,
-            {"LDGSTS.E.BYPASS.128": (a.key_steps + a.value_steps) // 2, "MUFU.EX2": a.split // 2, "LDSM.16": loads},
+            255,
+            1000 + 6 * mma + a.split * (12 + 4 * (a.softcap + a.alibi)),
+            {"LDGSTS.E.BYPASS.128": (a.key_steps + self.part_steps) // 2, "MUFU.EX2": a.split // 2, "LDSM.16": loads},
             {f"HMMA.16816.F32{'.BF16' if a.dtype is DType.BF16 else ''}": mma},
         )
 
@@ -112,7 +117,8 @@ class DecodeAttentionParams:
 
     @property
     def blocks_per_sm(self) -> int:
-        return 4
+        """As many as the largest shared memory holds."""
+        return max(1, min(4, (228 << 10) // (self.smem_bytes + 1024)))
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -139,8 +145,8 @@ class DecodeAttentionParams:
         a = self.layer
         mma = self.row_tiles * (a.split // 4 // 8 * a.key_steps + a.split // 8)
         return Budget(
-            128,
-            1200 + 60 * (a.key_steps + a.value_steps) + self.row_tiles * (700 + 10 * a.split) + 6 * mma,
+            min(255, 65536 // (self.threads * self.blocks_per_sm) // 8 * 8),
+            1000 + 8 * mma + 400 * (self.row_tiles - 1),
             {"LDGSTS.E.BYPASS.128": (a.key_steps + a.value_steps) // 2, "LDSM.16": a.key_steps, "HMMA.16816.F32": mma},
         )
 
@@ -190,7 +196,7 @@ class CombineAttentionParams:
         return None
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(40, 500, {"MUFU.EX2": 2, "MUFU.RCP": 1})
+        return Budget(65536 // (self.threads * self.blocks_per_sm) // 8 * 8, 500, {"MUFU.EX2": 2, "MUFU.RCP": 1})
 
 
 def _check_result(result: DType) -> None:

@@ -102,7 +102,7 @@ class Layer:
 
     @property
     def limits(self) -> str:
-        return f"positions ascend in a sequence; keys and values in blocks of {KV_BLOCK}; values that a chunk sees are finite"
+        return f"positions ascend in a sequence; blocks of {KV_BLOCK} positions; values that a chunk sees are finite"
 
     @property
     def numerics(self) -> str:

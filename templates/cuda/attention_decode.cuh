@@ -58,7 +58,7 @@ struct DecodeAttention {
     Layer::template fetch_queries<kRowTiles * 16>(queries, q, head, token * kGroup, token + 1);
     Layer::fetch_keys(keys, slot, head, table, base, first, last);
     cp_async_commit();
-    Layer::fetch_values(values, slot, head, table, base, first, last);
+    Layer::template fetch_values<Layer::kValueChunks>(values, slot, head, table, base, first, last, 0);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
@@ -117,7 +117,7 @@ struct DecodeAttention {
           for (int k = 2 * b; k < 2 * b + 2; k++) {
             const Vec16 w = weights[k * 32 + lane];
             const u32 a[4] = {w.x[0], w.x[1], w.x[2], w.x[3]};
-            Layer::weigh_values(o, a, values, k * 16, c, lane);
+            Layer::template weigh_values<Layer::kValueChunks>(o, a, values, k * 16, c, lane);
           }
         }
         put_values(store, o, seq, head, row, c * 16 + (lane & 3) * 2);

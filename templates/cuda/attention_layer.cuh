@@ -70,28 +70,34 @@ struct AttentionLayer {
     }
   }
 
-  // Copies the positions first to last of the split at `base` from a layer's blocks; zeros for others of their blocks.
-  // `at(block)` is the address of a block's 32 rows. Blocks without any such position are not touched.
-  template <int CHUNKS, class At>
-  static LLMC_DEVICE void fetch(u32 to, const int* table, int base, int first, int last, const At& at) {
+  // Copies the positions first to last of the split at `base`, CHUNKS of each row of OF, from a layer's blocks; zeros for
+  // other positions of their blocks. `at(block)` is the address of a block's 32 rows. Blocks without any such position
+  // are not touched.
+  template <int CHUNKS, int OF, class At>
+  static LLMC_DEVICE void fetch(u32 to, const int* table, int base, int first, int last, const At& at, int num_chunks) {
     LLMC_UNROLL
     for (int b = 0; b < kBlocks; b++) {
       const int start = base + b * kKvBlock;
       if (start > last || start + kKvBlock <= first) continue;
       const T* from = at(table[start / kKvBlock]);
       copy_rows<kKvBlock, CHUNKS>([&](int row, int chunk, int rows, int chunks, u32 offset) {
-        const T* mine = from + (row * CHUNKS + chunk) * 8;
+        const T* mine = from + (row * OF + chunk) * 8;
         const int position = start + row + rows;
-        const bool valid = first <= position && position <= last;
-        cp_async16(to + b * kKvBlock * CHUNKS * 16 + offset, mine + (rows * CHUNKS + chunks) * 8, valid);
+        const bool valid = first <= position && position <= last && (OF % CHUNKS == 0 || chunk + chunks < num_chunks);
+        cp_async16(to + b * kKvBlock * CHUNKS * 16 + offset, valid ? mine + (rows * OF + chunks) * 8 : from, valid);
       });
     }
   }
   static LLMC_DEVICE void fetch_keys(u32 to, const Slot& slot, int head, const int* table, int base, int first, int last) {
-    fetch<kKeyChunks>(to, table, base, first, last, [&](int block) { return slot.key(block, head, 0); });
+    const auto at = [&](int block) { return slot.key(block, head, 0); };
+    fetch<kKeyChunks, kKeyChunks>(to, table, base, first, last, at, kKeyChunks);
   }
-  static LLMC_DEVICE void fetch_values(u32 to, const Slot& slot, int head, const int* table, int base, int first, int last) {
-    fetch<kValueChunks>(to, table, base, first, last, [&](int block) { return slot.value(block, head, 0); });
+  // Of the values, the columns from CHUNKS * part on; zeros behind the last.
+  template <int CHUNKS>
+  static LLMC_DEVICE void fetch_values(u32 to, const Slot& slot, int head, const int* table, int base, int first, int last,
+                                       int part) {
+    const auto at = [&](int block) { return slot.value(block, head, 0) + part * CHUNKS * 8; };
+    fetch<CHUNKS, kValueChunks>(to, table, base, first, last, at, kValueChunks - part * CHUNKS);
   }
 
   // ROWS query rows, the group's heads of a token side by side: row r is token r / kGroup, counted from row `first`.
@@ -132,10 +138,11 @@ struct AttentionLayer {
     LLMC_UNROLL
     for (int i = 0; i < 4; i++) a[i] = pack_half(T{}, s[i >> 1][(i & 1) * 2], s[i >> 1][(i & 1) * 2 + 1]);
   }
-  // o += weights of 16 keys times 16 columns of their values.
+  // o += weights of 16 keys times 16 columns of their values, in a tile of rows of CHUNKS.
+  template <int CHUNKS>
   static LLMC_DEVICE void weigh_values(float (*o)[4], const u32 (&a)[4], u32 values, int key, int column, int lane) {
     u32 b[4];
-    ldmatrix_x4_trans(b, values + key * kValueChunks * 16 + offset<kValueChunks>(lane & 15, column * 2, lane >> 4));
+    ldmatrix_x4_trans(b, values + key * CHUNKS * 16 + offset<CHUNKS>(lane & 15, column * 2, lane >> 4));
     mma_half(T{}, o[0], a, b[0], b[1]);
     mma_half(T{}, o[1], a, b[2], b[3]);
   }

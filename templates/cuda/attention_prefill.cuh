@@ -9,25 +9,26 @@ struct Stretch {
   int seq, begin, end, first, last;
 };
 
-// MIN_TOKENS: sequences with fewer tokens in the step are left to the decode form.
-template <class Layer, class Out, int MIN_TOKENS>
+// MIN_TOKENS: sequences with fewer tokens in the step are left to the decode form. PARTS: blocks that share the columns of
+// wide values, as one warp's registers do not hold them all; each computes the scores.
+template <class Layer, class Out, int MIN_TOKENS, int PARTS>
 struct PrefillAttention {
   using T = typename Layer::Element;
   using Slot = typename Layer::Slot;
   using Scores = typename Layer::Scores;
   static constexpr int kRows = Layer::kWarps * 16, kSplit = Layer::kSplit, kGroup = Layer::kGroup;
   static constexpr int kTiles = kSplit / 8, kQuarter = kTiles / 4, kSteps = Layer::kKeySteps;
+  static constexpr int kPartSteps = (Layer::kValueSteps + PARTS - 1) / PARTS, kPartChunks = kPartSteps * 2;
   static constexpr u32 kQueryBytes = kRows * Slot::kDk * 2;
-  static constexpr u32 kSmemBytes = kQueryBytes + Layer::kKeyBytes + Layer::kValueBytes;
+  static constexpr u32 kSmemBytes = kQueryBytes + Layer::kKeyBytes + kSplit * kPartChunks * 16;
   // In registers, where scores and values leave room for them; else they are read again for every cache block.
-  static constexpr bool kQueriesStay = kSplit / 2 + Slot::kDk / 4 + Slot::kDv / 2 <= 144;
-  static constexpr int kColumns = Slot::kDv <= 128 ? 2 : 1;  // steps of 16 value columns that are summed side by side
+  static constexpr bool kQueriesStay = kSplit / 2 + Slot::kDk / 4 + kPartSteps * 8 <= 144;
 
   // What a warp knows of its 16 rows.
   struct Warp {
     int tile_row, row, lane;  // its first row, in the tile and counted over all tokens; lane
     u32 queries[kQueriesStay ? kSteps : 1][4];
-    float values[Slot::kDv / 8][4];
+    float values[kPartChunks][4];
     RowSum rows[2];
   };
 
@@ -82,7 +83,7 @@ struct PrefillAttention {
     cp_async_commit();
     for (int split = s.first / kSplit; split <= last_split; split++) {
       const int base = split * kSplit;
-      Layer::fetch_values(values, slot, head, table, base, s.first, s.last);
+      Layer::template fetch_values<kPartChunks>(values, slot, head, table, base, s.first, s.last, blockIdx.z);
       cp_async_commit();
       cp_async_wait<1>();
       __syncthreads();
@@ -142,19 +143,19 @@ struct PrefillAttention {
     }
   }
 
-  // The values of one split, some columns at a time, folded into the warp's.
+  // The values of one split, 32 columns at a time, folded into the warp's.
   static LLMC_DEVICE void add_values(Warp& warp, const u32 (&weights)[kTiles / 2][4], const Fold (&fold)[2], u32 values, u32 seen) {
     LLMC_UNROLL
-    for (int c = 0; c < Layer::kValueSteps; c += kColumns) {
-      const int wide = c + kColumns <= Layer::kValueSteps ? kColumns : 1;
-      float o[2 * kColumns][4] = {};
+    for (int c = 0; c < kPartSteps; c += 2) {
+      const int wide = c + 1 < kPartSteps ? 2 : 1;
+      float o[4][4] = {};
       LLMC_UNROLL
       for (int b = 0; b < Layer::kBlocks; b++) {
         if (!(seen >> b & 1)) continue;
         LLMC_UNROLL
         for (int k = 2 * b; k < 2 * b + 2; k++)
           LLMC_UNROLL
-          for (int i = 0; i < wide; i++) Layer::weigh_values(o + 2 * i, weights[k], values, k * 16, c + i, warp.lane);
+          for (int i = 0; i < wide; i++) Layer::template weigh_values<kPartChunks>(o + 2 * i, weights[k], values, k * 16, c + i, warp.lane);
       }
       LLMC_UNROLL
       for (int n = 0; n < 2 * wide; n++)
@@ -175,10 +176,11 @@ struct PrefillAttention {
       const int seq = step.seqs[token], query_head = head * kGroup + row % kGroup;
       if (step.seq_starts[seq + 1] - step.seq_starts[seq] < MIN_TOKENS) continue;
       const float factor = finish_row<Layer::kSinks>(warp.rows[h], sinks, query_head, scoring.unit());
-      Out* to = out + ((long long)(token)*Layer::kHeads + query_head) * Layer::kDv;
+      const int column = int(blockIdx.z) * kPartChunks * 8;
+      Out* to = out + ((long long)(token)*Layer::kHeads + query_head) * Layer::kDv + column;
       LLMC_UNROLL
-      for (int n = 0; n < Layer::kDv / 8; n++)
-        store_pair(to + n * 8 + (warp.lane & 3) * 2, finish_value(warp.values[n][h * 2], factor),
+      for (int n = 0; n < kPartChunks; n++)
+        if (Layer::kDv % (kPartChunks * 8) == 0 || column + n * 8 < Layer::kDv) store_pair(to + n * 8 + (warp.lane & 3) * 2, finish_value(warp.values[n][h * 2], factor),
                    finish_value(warp.values[n][h * 2 + 1], factor));
     }
   }

@@ -41,41 +41,4 @@ HARMLESS: dict[tuple[str, str, str, int], str] = {
         "<=",
         0,
     ): "a minimum: both sides are equal where the comparison changes",
-    (
-        "attention_decode.cuh",
-        "const int begin = split * SPLIT, context = len[b], end = begin + SPLIT < context ? begin + SPLIT : context;",
-        "<=",
-        0,
-    ): "a minimum: both sides are equal where the comparison changes",
-    (
-        "attention_decode.cuh",
-        "if (begin >= end) return;",
-        ">",
-        0,
-    ): "an empty split writes a neutral state that combine does not read",
-    (
-        "attention_decode.cuh",
-        "for (int base = begin; base < end; base += kStates) {",
-        "<=",
-        0,
-    ): "one more round in which no token is valid",
-    ("attention_prefill.cuh", "if (q0 >= rows) return;", ">", 0): "a block without rows stores nothing",
-    (
-        "attention_prefill.cuh",
-        "const int last = shift + (q0 + kBQ < rows ? q0 + kBQ : rows), tiles = (last + kBKV - 1) / kBKV;",
-        "<=",
-        0,
-    ): "a minimum: both sides are equal where the comparison changes",
-    (
-        "attention_prefill.cuh",
-        "if (tile < tiles) {",
-        "<=",
-        0,
-    ): "fetches one tile more into the stage that nobody reads any more",
-    (
-        "attention_prefill.cuh",
-        "const int limit = row + h * 8 < context ? row + h * 8 : context - 1;",
-        "<=",
-        0,
-    ): "differs for query rows behind the last one, which are not stored",
 }

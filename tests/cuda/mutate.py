@@ -23,16 +23,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from attention_shapes import ATTENTION_MUTATED
 from harmless import HARMLESS
 from harness import Lab, Shape, Wrong
 from linear_shapes import MUTATED
 
 from llmc.codegen.cuda import sass
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
 from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.sample import SampleParams
+from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.build import BuildError, build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError
@@ -52,18 +53,11 @@ CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
         (RmsNormParams(1024, 128, False), {"rows": 1}),
     ],
     **MUTATED,
-    "attention_decode.cuh": [
-        (DecodeAttentionParams(64, 3, 16, 64), {"lens": (1, 64, 130), "kv_heads": 2}),
-        (DecodeAttentionParams(128, 2, 16, 64), {"lens": (15, 65), "kv_heads": 1}),
-    ],
-    "attention_prefill.cuh": [
-        (PrefillAttentionParams(64, 1, 16), {"lens": (1, 130), "rows": (1, 66), "kv_heads": 1}),
-        (PrefillAttentionParams(64, 1, 16), {"lens": (64, 200), "rows": (64, 3), "kv_heads": 1}),
-    ],
     **{
         file: [(SampleParams(97, 100, 64, 64), {"rows": 63}), (SampleParams(1000, 1001, 96, 96), {"rows": 63})]
         for file in ("sample.cuh", "selection.cuh", "select.cuh")
     },
+    **ATTENTION_MUTATED,
     "rope_append.cuh": [(RopeAppendParams(64, 16), {"tokens": 17, "heads": 3, "kv_heads": 2})],
 }
 

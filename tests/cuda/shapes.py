@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attention_shapes import ATTENTION_CASES, attention_matrix
 from harness import Shape
 from linear_shapes import LINEAR_CASES, linear_matrix
 
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.rms_norm import RmsNormParams
+<<<<<<< HEAD
 from llmc.codegen.cuda.sample import SampleParams
 
 _DECODE: list[dict[str, int | tuple[int, ...]]] = [
@@ -71,6 +72,9 @@ def _product(kernels: list[KernelParams], shapes: list[Shape]) -> Iterator[tuple
     """Each shape once, kernels in turn."""
     for i, shape in enumerate(shapes):
         yield kernels[i % len(kernels)], shape
+=======
+from llmc.codegen.cuda.rope_append import RopeAppendParams
+>>>>>>> attn
 
 
 def quick() -> list[tuple[KernelParams, Shape]]:
@@ -79,8 +83,7 @@ def quick() -> list[tuple[KernelParams, Shape]]:
     norms = [RmsNormParams(h, t, add) for h, t in ((576, 128), (8, 32), (1032, 64)) for add in (False, True)]
     cases: list[tuple[KernelParams, Shape]] = [(n, r) for i, n in enumerate(norms) for r in (rows[i], rows[-1 - i])]
     cases += LINEAR_CASES
-    cases += _product([DecodeAttentionParams(64, 3, 16, 256), DecodeAttentionParams(128, 4, 16, 64)], list(_DECODE))
-    cases += _product([PrefillAttentionParams(64, 2, 16), PrefillAttentionParams(128, 1, 16)], list(_PREFILL))
+    cases += ATTENTION_CASES
     cases += [
         (RopeAppendParams(d, 16), {"tokens": t, "heads": h, "kv_heads": kv})
         for d in (64, 128)
@@ -93,6 +96,7 @@ def quick() -> list[tuple[KernelParams, Shape]]:
 def full() -> Iterator[tuple[KernelParams, Shape]]:
     """The long matrix: every variant at every shape (make soak)."""
     yield from linear_matrix()
+<<<<<<< HEAD
     for d in (64, 128):
         for group in (1, 3, 8):
             for shape in _DECODE:
@@ -101,3 +105,6 @@ def full() -> Iterator[tuple[KernelParams, Shape]]:
                 yield PrefillAttentionParams(d, group, 16), shape
     for p in _SAMPLE:
         yield p, {"rows": 315}
+=======
+    yield from attention_matrix()
+>>>>>>> attn
