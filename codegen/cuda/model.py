@@ -16,8 +16,8 @@ from llmc.codegen.cuda.linear_calls import linear_call
 from llmc.codegen.cuda.rows_calls import rows_call
 from llmc.codegen.cuda.sample_calls import sample_call
 from llmc.codegen.kv_groups import CacheSlot, KvGroups, cache_slots, group_slots
-from llmc.codegen.package import cubin_file
 from llmc.codegen.memory import RowKind
+from llmc.codegen.package import cubin_file
 from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.ir.graph import Graph, IRError, Node
 from llmc.compiler.ir.ops.attention import PagedAttention

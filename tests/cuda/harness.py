@@ -20,8 +20,8 @@ from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rms_norm import RmsNormParams
-from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
 

@@ -32,8 +32,8 @@ from llmc.codegen.cuda import sass
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
 from llmc.codegen.cuda.rms_norm import RmsNormParams
-from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.build import BuildError, build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError
