@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from llmc.codegen.cuda.rows_kernel import RowsParams, write_rows
-from llmc.compiler.ir.graph import Graph
+from llmc.compiler.ir.graph import Graph, Value
 from llmc.compiler.ir.parser import parse
 from llmc.compiler.ir.types import CacheType
 
@@ -85,10 +85,15 @@ def sampled(hidden: int) -> Graph:
         outputs %z""")
 
 
-def kernel(body: Graph) -> RowsParams:
-    """The kernel of a body whose step arrays go by their names."""
+def step_arrays(body: Graph) -> list[Value]:
+    """The inputs of a body that are arrays of the step, where those go by their names."""
     tensors = [v for v in body.inputs if not isinstance(v.type, CacheType)]
-    return write_rows(body, [v for v in tensors if v.name in STEP_ARRAYS and v.tensor.rank == 1])
+    return [v for v in tensors if v.name in STEP_ARRAYS and v.tensor.rank == 1]
+
+
+def kernel(body: Graph) -> RowsParams:
+    """The kernel of such a body."""
+    return write_rows(body, step_arrays(body))
 
 
 @cache

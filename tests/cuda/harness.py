@@ -11,8 +11,9 @@ from pathlib import Path
 import linear_cases
 import numpy as np
 import references
+import rows_lab
 from ml_dtypes import bfloat16
-from references import Expected
+from references import Expected, Wrong
 
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
@@ -20,6 +21,7 @@ from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.rows_kernel import RowsParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
 
@@ -33,10 +35,6 @@ LLMC_EXPORT(touch)
 """
 
 Shape = Mapping[str, int | str | tuple[int, ...]]
-
-
-class Wrong(AssertionError):
-    """A kernel's result lies outside the format's tolerance."""
 
 
 def compare(what: str, got: np.ndarray, want: Expected) -> None:
@@ -336,6 +334,7 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
 
 RUNNERS: dict[type, Callable[..., None]] = {
     RmsNormParams: _rms_norm,
+    RowsParams: rows_lab.run_example,
     GemmParams: _gemm,
     HopperGemmParams: _gemm_hopper,
     SkinnyGemmParams: _skinny_gemm,

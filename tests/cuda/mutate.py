@@ -24,7 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harmless import HARMLESS
-from harness import Lab, Shape, Wrong
+from harness import Lab, Shape
+from references import Wrong
 
 from llmc.codegen.cuda import sass
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams

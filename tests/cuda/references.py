@@ -17,6 +17,10 @@ BF16_STEP = 2.0**-8
 F32_SUM = 2.0**-18
 
 
+class Wrong(AssertionError):
+    """A kernel's result lies outside the format's tolerance."""
+
+
 @dataclass(frozen=True)
 class Expected:
     value: np.ndarray  # float64
