@@ -41,7 +41,8 @@ def layer_norm(hidden: int) -> Graph:
 def embedding(vocab: int, hidden: int, half: int) -> Graph:
     """A step's first kernel: embedding, the first norm, and the rotary angles of all layers."""
     return _graph(f"""
-        inputs %table: bf16[{vocab}, {hidden}], %ids: i32[T], %norm: f32[{hidden}], %positions: i32[T], %freq: f32[{half}]
+        inputs %table: bf16[{vocab}, {hidden}], %ids: i32[T], %norm: f32[{hidden}],
+            %positions: i32[T], %freq: f32[{half}]
         %x = embedding(%table, %ids) : f32[T, {hidden}]
         %y = rms_norm{{eps=1e-05}}(%x, %norm) : f32[T, {hidden}]
         %z = cast{{dtype=bf16}}(%y) : bf16[T, {hidden}]
@@ -49,7 +50,9 @@ def embedding(vocab: int, hidden: int, half: int) -> Graph:
         outputs %x, %z, %cos, %sin""")
 
 
-def queries_keys_values(heads: int, kv_heads: int, dim: int, norms: bool, style: str = "half", turned: int = 0) -> Graph:
+def queries_keys_values(
+    heads: int, kv_heads: int, dim: int, norms: bool, style: str = "half", turned: int = 0
+) -> Graph:
     """One matrix's q, k and v: norms per head, rotary positions of `turned` dims (0: all), cache write."""
     half, q, k = (turned or dim) // 2, heads * dim, kv_heads * dim
 
