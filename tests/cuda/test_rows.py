@@ -13,8 +13,10 @@ from references import Wrong
 from rows_bodies import Body, bodies
 from rows_lab import Case, Results, compare, launch, make_case, part
 
-from llmc.codegen.cuda import rows_examples
+from llmc.codegen.cuda import nvrtc, rows_examples, sass
+from llmc.codegen.cuda.kernel import render
 from llmc.codegen.cuda.rows_kernel import write_rows
+from llmc.codegen.cuda.target import TARGETS
 from llmc.compiler.ir.graph import Graph, IRError
 from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.ir.parser import parse
@@ -226,3 +228,23 @@ def test_layers_share_kernels() -> None:
     """Llama's layers differ in their weights and cache slots only."""
     kernels = [make_case(b.graph).params for b in bodies(captured.llama(4)) if b.where.startswith("decode")]
     assert len(kernels) == 13 and len(set(kernels)) < 8
+
+
+# --- what the GPU's compiler makes of them
+
+
+@pytest.mark.parametrize("arch", nvrtc.ARCHS)
+def test_kernels_of_models_stay_in_registers(arch: str) -> None:
+    """All of the tiny models' kernels in one source: no warning, no stack, no spill, budgets kept."""
+    kernels = {f"k{i}": make_case(b.graph).params for i, (_, b) in enumerate(distinct(_FOUND))}
+    source = "".join(render(p, name) for name, p in kernels.items())
+    compiled = nvrtc.compile_cubin(source, arch)
+    assert not compiled.log, compiled.log
+    resources, counts = sass.resources(compiled.cubin), sass.opcodes(compiled.cubin)
+    target = TARGETS[arch]
+    found = [
+        f"{name} {p.name}: {v}"
+        for name, p in kernels.items()
+        for v in sass.judge(resources[name], counts[name], p.budget(target))
+    ]
+    assert not found, "\n".join(found)
