@@ -4,7 +4,8 @@ planted bugs and the mutation script."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,13 +115,13 @@ class Lab:
         self._arrays.append(self.emulator.empty(shape, dtype))
         return self._arrays[-1]
 
-    def run(self, params: KernelParams, shape: Shape, schedule: Schedule, seed: int = 0) -> None:
-        """One case: raises Wrong, or CudaError with the emulator's report."""
+    @contextmanager
+    def case(self, schedule: Schedule) -> Iterator[None]:
+        """Launches under a schedule; afterwards every array of theirs is gone."""
         self.emulator.set_checked(self.checked)
         self.emulator.set_schedule(schedule)
-        rng = np.random.default_rng(seed)
         try:
-            RUNNERS[type(params)](self, params, shape, rng)
+            yield
         finally:
             self.emulator.reset()
             self.release()
@@ -131,6 +132,11 @@ class Lab:
             a.free()
         self._arrays.clear()
         self._inputs.clear()
+
+    def run(self, params: KernelParams, shape: Shape, schedule: Schedule, seed: int = 0) -> None:
+        """One case: raises Wrong, or CudaError with the emulator's report."""
+        with self.case(schedule):
+            RUNNERS[type(params)](self, params, shape, np.random.default_rng(seed))
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
