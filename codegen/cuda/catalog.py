@@ -7,14 +7,10 @@ from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionP
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams
 from llmc.codegen.cuda.linear_catalog import LINEARS
-from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rows_examples import examples
 from llmc.codegen.cuda.target import CudaTarget
 
 ALL: tuple[KernelParams, ...] = (
-    RmsNormParams(576, 128, False),
-    RmsNormParams(576, 128, True),
-    RmsNormParams(4096, 256, True),
     *examples(),
     *[GemmParams(128, 128, 2, 2, 3, e) for e in Epilogue],
     GemmParams(64, 64, 2, 2, 4, Epilogue.NONE),

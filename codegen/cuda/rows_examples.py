@@ -20,6 +20,16 @@ def rms_norm(hidden: int) -> Graph:
         outputs %z""")
 
 
+def rms_norm_bf16(hidden: int) -> Graph:
+    """Of a residual stream in bf16."""
+    return _graph(f"""
+        inputs %x: bf16[T, {hidden}], %norm: f32[{hidden}]
+        %wide = cast{{dtype=f32}}(%x) : f32[T, {hidden}]
+        %y = rms_norm{{eps=1e-05}}(%wide, %norm) : f32[T, {hidden}]
+        %z = cast{{dtype=bf16}}(%y) : bf16[T, {hidden}]
+        outputs %z""")
+
+
 def rms_norm_residual(hidden: int) -> Graph:
     """s = x + r is the new residual stream, and normed."""
     return _graph(f"""
@@ -105,6 +115,7 @@ def examples() -> dict[RowsParams, Graph]:
     bodies = (
         rms_norm(4096),
         rms_norm(576),
+        rms_norm_bf16(576),
         rms_norm_residual(4096),
         layer_norm(768),
         embedding(1000, 576, 32),

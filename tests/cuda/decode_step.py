@@ -22,12 +22,12 @@ from llmc.codegen.cuda.gpus import GPUS
 from llmc.codegen.cuda.kernel import KernelParams, symbol_of
 from llmc.codegen.cuda.linear import variants
 from llmc.codegen.cuda.linear_params import ArgumentKind, LinearParams
-from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.rows_examples import kernel, rms_norm_bf16
 from llmc.compiler.ir.ops.kernel import GATE_RUN
 
 LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, PAGE, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 16, 100
 EPS, SCALE = 1e-5, D**-0.5
-NORM = RmsNormParams(HIDDEN, 128, False)
+NORM = kernel(rms_norm_bf16(HIDDEN))
 QKV = (HEADS + 2 * KV_HEADS) * D
 
 
@@ -125,7 +125,6 @@ def main() -> None:
     x, a, qkv, q, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, QKV, HEADS * D, INTER))
     att, logits = Ptr(alloc(2 * HEADS * D)), Ptr(alloc(4 * VOCAB))
     o, ml = Ptr(alloc(4 * HEADS * splits * D)), Ptr(alloc(8 * HEADS * splits))
-    null = Ptr(0)
     graph, last, nodes = ok(cu.cuGraphCreate(0)), [], 0
 
     def add(function: object, grid: tuple[int, ...], block: int, smem: int, *args: object) -> None:
@@ -155,9 +154,13 @@ def main() -> None:
         ]
         add(f[p], p.grid(1), p.threads, p.smem_bytes, *args)
 
+    def norm(w: np.ndarray) -> None:
+        """a = the rounded norm of the residual stream."""
+        add(f[NORM], NORM.grid(1), NORM.threads, NORM.smem_bytes, x, Ptr(upload(w.astype(np.float32))), a, counts)
+
     for w in layers:
         k_cache, v_cache = Ptr(upload(w["k"])), Ptr(upload(w["v"]))
-        add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(w["n1"])), a, EPS)
+        norm(w["n1"])
         linear(QKV_LINEAR, a, w["qkv"], qkv)
         add(
             f[ROPE],
@@ -193,10 +196,10 @@ def main() -> None:
         )
         add(combine, (HEADS, 1), D, 0, o, ml, length, att, splits)
         linear(O_LINEAR, att, w["o"], x)
-        add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(w["n2"])), a, EPS)
+        norm(w["n2"])
         linear(GATE_UP, a, w["gate_up"], act)
         linear(DOWN, act, w["down"], x)
-    add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(final)), a, EPS)
+    norm(final)
     linear(HEAD, a, head, logits)
 
     executable = ok(cu.cuGraphInstantiate(graph, 0))

@@ -21,7 +21,6 @@ from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParam
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
-from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rows_kernel import RowsParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
@@ -141,17 +140,6 @@ class Lab:
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
     return (rng.standard_normal(shape) * scale).astype(bfloat16)
-
-
-def _rms_norm(lab: Lab, p: RmsNormParams, shape: Shape, rng: np.random.Generator) -> None:
-    rows = shape["rows"]
-    x, r, w = normal(rng, rows, p.hidden), normal(rng, rows, p.hidden), normal(rng, p.hidden)
-    dx, dr, dw, dy = lab.array(x), lab.array(r), lab.array(w), lab.empty((rows, p.hidden))
-    lab.launch(p, (rows,), dx, dr if p.add_residual else _null(dr), dw, dy, 1e-5)
-    want, stream = references.rms_norm(x, r if p.add_residual else None, w, 1e-5)
-    compare("rms_norm", dy.numpy(), want)
-    if p.add_residual and not np.array_equal(dr.numpy(), stream):
-        raise Wrong("rms_norm: the residual stream differs from bf16(x + residual)")
 
 
 def _null(like: DeviceArray) -> DeviceArray:
@@ -339,7 +327,6 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
 
 
 RUNNERS: dict[type, Callable[..., None]] = {
-    RmsNormParams: _rms_norm,
     RowsParams: rows_lab.run_example,
     GemmParams: _gemm,
     HopperGemmParams: _gemm_hopper,

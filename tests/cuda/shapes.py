@@ -10,7 +10,6 @@ from linear_shapes import LINEAR_CASES, linear_matrix
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams
-from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rows_examples import examples
 
 _E = list(Epilogue)
@@ -92,10 +91,9 @@ def _mnk(shapes: list[tuple[int, int, int]]) -> list[Shape]:
 
 def quick() -> list[tuple[KernelParams, Shape]]:
     """Twelve or more shapes for every kernel; its variants take turns."""
-    rows = [{"rows": r} for r in (1, 2, 3, 5, 8, 13)]
-    norms = [RmsNormParams(h, t, add) for h, t in ((576, 128), (8, 32), (1032, 64)) for add in (False, True)]
-    cases: list[tuple[KernelParams, Shape]] = [(n, r) for i, n in enumerate(norms) for r in (rows[i], rows[-1 - i])]
-    cases += [(p, {"rows": n}) for i, p in enumerate(examples()) for n in (1, 2 + i % 3)]
+    cases: list[tuple[KernelParams, Shape]] = [
+        (p, {"rows": n}) for i, p in enumerate(examples()) for n in (1, 2 + i % 3)
+    ]
     cases += _product(
         [GemmParams(128, 128, 2, 2, 3, e) for e in _E] + [GemmParams(64, 64, 2, 2, 4, e) for e in _E],
         _mnk(_GEMM),
