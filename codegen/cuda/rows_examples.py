@@ -98,6 +98,31 @@ def sampled(hidden: int) -> Graph:
         outputs %z""")
 
 
+def every_type(width: int) -> Graph:
+    """Rows of each stored type, read and written, as they lie and with their halves exchanged (in shared memory)."""
+    half = width // 2
+
+    def turned(name: str, dtype: str) -> str:
+        return f"""
+        %{name}0 = slice{{axis=1, start=0, stop={half}, step=1}}(%{name}) : {dtype}[T, {half}]
+        %{name}1 = slice{{axis=1, start={half}, stop={width}, step=1}}(%{name}) : {dtype}[T, {half}]
+        %{name}2 = concat{{axis=1}}(%{name}1, %{name}0) : {dtype}[T, {width}]"""
+
+    return _graph(f"""
+        inputs %f: f32[T, {width}], %b: bf16[T, {width}], %h: f16[T, {width}], %i: i32[T, {width}], %m: bool[T, {width}]
+        {turned("f", "f32")}{turned("i", "i32")}{turned("m", "bool")}
+        %wide = cast{{dtype=f32}}(%b) : f32[T, {width}]
+        %also = cast{{dtype=f32}}(%h) : f32[T, {width}]
+        %sum = binary{{fn=add}}(%wide, %also) : f32[T, {width}]
+        %x = where(%m2, %sum, %f2) : f32[T, {width}]
+        %twice = binary{{fn=add}}(%i2, %i) : i32[T, {width}]
+        %not = unary{{fn=not}}(%m2) : bool[T, {width}]
+        %p = cast{{dtype=bf16}}(%x) : bf16[T, {width}]
+        %q = cast{{dtype=f16}}(%x) : f16[T, {width}]
+        %softmax = softmax(%x) : f32[T, {width}]
+        outputs %x, %p, %q, %twice, %not, %softmax""")
+
+
 def step_arrays(body: Graph) -> list[Value]:
     """The inputs of a body that are arrays of the step, where those go by their names."""
     tensors = [v for v in body.inputs if not isinstance(v.type, CacheType)]
@@ -123,6 +148,7 @@ def examples() -> dict[RowsParams, Graph]:
         queries_keys_values(16, 8, 128, norms=True),
         queries_keys_values(4, 4, 64, norms=False, style="interleaved", turned=32),
         sampled(576),
+        every_type(48),
     )
     return {kernel(body): body for body in bodies}
 
