@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from rows_lab import Case, Results, compare, launch, make_case, part
 
 from llmc.codegen.cuda import nvrtc, rows_examples, sass
 from llmc.codegen.cuda.kernel import render
+from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rows_kernel import write_rows
 from llmc.codegen.cuda.target import TARGETS
 from llmc.compiler.ir.graph import Graph, IRError
@@ -183,6 +185,28 @@ def caught(lab: Lab, case: Case) -> bool:
         except (Wrong, CudaError, BuildError):
             return True
     return False
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("int bit = LANES / 2", "int bit = LANES / 4"),
+        ("v = over_lanes<Op, 32>(v);", "v = over_lanes<Op, 16>(v);"),
+        ("__shfl_xor_sync(0xffffffffu, v, bit)", "__shfl_xor_sync(0x0000ffffu, v, bit)"),
+        ("if (threadIdx.x % 32 == 0) partial", "if (threadIdx.x % 64 == 0) partial"),
+        ("partial[threadIdx.x / 32] = v", "partial[threadIdx.x / 64] = v"),
+        ("for (int i = 1; i < N; i++) v = Op::of", "for (int i = 2; i < N; i++) v = Op::of"),
+    ],
+)
+def test_reductions_join_every_lane_and_warp(lab: Lab, tmp_path: Path, right: str, wrong: str) -> None:
+    for header in TEMPLATES.glob("*.cuh"):
+        text = header.read_text()
+        if header.name == "rows.cuh":
+            assert text.count(right) == 1
+            text = text.replace(right, wrong)
+        (tmp_path / header.name).write_text(text)
+    broken = replace(lab, headers=tmp_path, _kernels={}, _arrays=[], _inputs=[])
+    assert caught(broken, make_case(rows_examples.layer_norm(576)))
 
 
 # --- what has no code
