@@ -84,6 +84,27 @@ def test_random_layers(lab: Lab, seed: int) -> None:
         compare(case, launch(lab, case, THREE_SCHEDULES[seed % 3]), slack=16)
 
 
+@pytest.mark.parametrize("width", [1, 4099, 8192, 9000, 16392, 20001])
+def test_rows_of_any_length(lab: Lab, width: int) -> None:
+    """One round of the threads, several kept in registers, and so many that the loop is rolled and reads again."""
+    for graph in (rows_examples.rms_norm_residual(width), rows_examples.layer_norm(width)):
+        case = make_case(graph, width, tokens=2)
+        compare(case, launch(lab, case, THREE_SCHEDULES[2]))
+        assert any("k <" in line for line in case.params.text) == (width > 4096)
+        assert any("kept" in line for line in case.params.text) == (width < 16392)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (40, 12), (2, 300), (64, 128), (7, 8)])
+def test_several_reductions_in_a_row(lab: Lab, shape: tuple[int, int]) -> None:
+    """By segments of a warp and by whole warps, along either axis."""
+    text = f"inputs %x: f32[T, {shape[0]}, {shape[1]}]\n%s = softmax(%x) : f32[T, {shape[0]}, {shape[1]}]\n"
+    for fn in ("sum", "mean", "max", "min"):
+        text += f"%{fn}1 = reduce{{fn={fn}, axis=1}}(%x) : f32[T, 1, {shape[1]}]\n"
+        text += f"%{fn}2 = reduce{{fn={fn}, axis=2}}(%x) : f32[T, {shape[0]}, 1]\n"
+    case = make_case(parsed(text + "outputs %s, %sum1, %sum2, %mean1, %mean2, %max1, %max2, %min1, %min2"), tokens=3)
+    compare(case, launch(lab, case, THREE_SCHEDULES[1]))
+
+
 # --- a row's result has one value
 
 
