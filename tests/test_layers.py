@@ -29,11 +29,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "llmc.runtime.staging",
     ),
     "llmc.codegen.cuda": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.cuda.plan", "llmc.runtime.manifest"),
-        "llmc.codegen",
-        "llmc.compiler.ir",
-        "llmc.runtime.manifest",
-        "llmc.runtime.strict_json",
-    ),
     "llmc.emulator": ("llmc.emulator",),
     "llmc.compiler": ("llmc",),
 }

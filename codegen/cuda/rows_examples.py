@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from llmc.codegen.cuda.rows_kernel import RowsParams, write_rows
-from llmc.compiler.ir.graph import Graph
+from llmc.compiler.ir.graph import Graph, Value
 from llmc.compiler.ir.parser import parse
 from llmc.compiler.ir.types import CacheType
 
@@ -16,6 +16,16 @@ def rms_norm(hidden: int) -> Graph:
     return _graph(f"""
         inputs %x: f32[T, {hidden}], %norm: f32[{hidden}]
         %y = rms_norm{{eps=1e-05}}(%x, %norm) : f32[T, {hidden}]
+        %z = cast{{dtype=bf16}}(%y) : bf16[T, {hidden}]
+        outputs %z""")
+
+
+def rms_norm_bf16(hidden: int) -> Graph:
+    """Of a residual stream in bf16."""
+    return _graph(f"""
+        inputs %x: bf16[T, {hidden}], %norm: f32[{hidden}]
+        %wide = cast{{dtype=f32}}(%x) : f32[T, {hidden}]
+        %y = rms_norm{{eps=1e-05}}(%wide, %norm) : f32[T, {hidden}]
         %z = cast{{dtype=bf16}}(%y) : bf16[T, {hidden}]
         outputs %z""")
 
@@ -41,7 +51,8 @@ def layer_norm(hidden: int) -> Graph:
 def embedding(vocab: int, hidden: int, half: int) -> Graph:
     """A step's first kernel: embedding, the first norm, and the rotary angles of all layers."""
     return _graph(f"""
-        inputs %table: bf16[{vocab}, {hidden}], %ids: i32[T], %norm: f32[{hidden}], %positions: i32[T], %freq: f32[{half}]
+        inputs %table: bf16[{vocab}, {hidden}], %ids: i32[T], %norm: f32[{hidden}],
+            %positions: i32[T], %freq: f32[{half}]
         %x = embedding(%table, %ids) : f32[T, {hidden}]
         %y = rms_norm{{eps=1e-05}}(%x, %norm) : f32[T, {hidden}]
         %z = cast{{dtype=bf16}}(%y) : bf16[T, {hidden}]
@@ -87,10 +98,40 @@ def sampled(hidden: int) -> Graph:
         outputs %z""")
 
 
-def kernel(body: Graph) -> RowsParams:
-    """The kernel of a body whose step arrays go by their names."""
+def every_type(width: int) -> Graph:
+    """Rows of each stored type, read and written, as they lie and with their halves exchanged (in shared memory)."""
+    half = width // 2
+
+    def turned(name: str, dtype: str) -> str:
+        return f"""
+        %{name}0 = slice{{axis=1, start=0, stop={half}, step=1}}(%{name}) : {dtype}[T, {half}]
+        %{name}1 = slice{{axis=1, start={half}, stop={width}, step=1}}(%{name}) : {dtype}[T, {half}]
+        %{name}2 = concat{{axis=1}}(%{name}1, %{name}0) : {dtype}[T, {width}]"""
+
+    return _graph(f"""
+        inputs %f: f32[T, {width}], %b: bf16[T, {width}], %h: f16[T, {width}], %i: i32[T, {width}], %m: bool[T, {width}]
+        {turned("f", "f32")}{turned("i", "i32")}{turned("m", "bool")}
+        %wide = cast{{dtype=f32}}(%b) : f32[T, {width}]
+        %also = cast{{dtype=f32}}(%h) : f32[T, {width}]
+        %sum = binary{{fn=add}}(%wide, %also) : f32[T, {width}]
+        %x = where(%m2, %sum, %f2) : f32[T, {width}]
+        %twice = binary{{fn=add}}(%i2, %i) : i32[T, {width}]
+        %not = unary{{fn=not}}(%m2) : bool[T, {width}]
+        %p = cast{{dtype=bf16}}(%x) : bf16[T, {width}]
+        %q = cast{{dtype=f16}}(%x) : f16[T, {width}]
+        %softmax = softmax(%x) : f32[T, {width}]
+        outputs %x, %p, %q, %twice, %not, %softmax""")
+
+
+def step_arrays(body: Graph) -> list[Value]:
+    """The inputs of a body that are arrays of the step, where those go by their names."""
     tensors = [v for v in body.inputs if not isinstance(v.type, CacheType)]
-    return write_rows(body, [v for v in tensors if v.name in STEP_ARRAYS and v.tensor.rank == 1])
+    return [v for v in tensors if v.name in STEP_ARRAYS and v.tensor.rank == 1]
+
+
+def kernel(body: Graph) -> RowsParams:
+    """The kernel of such a body."""
+    return write_rows(body, step_arrays(body))
 
 
 @cache
@@ -99,6 +140,7 @@ def examples() -> dict[RowsParams, Graph]:
     bodies = (
         rms_norm(4096),
         rms_norm(576),
+        rms_norm_bf16(576),
         rms_norm_residual(4096),
         layer_norm(768),
         embedding(1000, 576, 32),
@@ -106,6 +148,7 @@ def examples() -> dict[RowsParams, Graph]:
         queries_keys_values(16, 8, 128, norms=True),
         queries_keys_values(4, 4, 64, norms=False, style="interleaved", turned=32),
         sampled(576),
+        every_type(48),
     )
     return {kernel(body): body for body in bodies}
 

@@ -38,14 +38,14 @@ _COUNTERS = {"T": "tokens", "R": "rows"}
 
 
 class ArgumentKind(enum.Enum):
-    """What a driver passes; `index` of the argument says which."""
+    """What a driver passes. `index` of the argument: of the body's inputs or outputs, or of its cache writes."""
 
-    INPUT = "input"  # the first row of body input `index`, or the weight
-    OUTPUT = "output"  # the first row of body output `index`
-    KV_POOL = "kv_pool"  # unsigned char*, the first cache block
-    KV_BLOCK_BYTES = "kv_block_bytes"  # long long, from block to block
-    KV_OFFSET = "kv_offset"  # long long, of the slot that the body's cache write number `index` names, in a block
-    BLOCK_TABLES = "block_tables"  # const int*, [seqs, counts->table_stride]
+    INPUT = "input"  # the first row of the input, or the weight
+    OUTPUT = "output"  # the first row of the output
+    KV_POOL = "kv_pool"  # unsigned char*, the first block of the pool that the written slot lies in
+    KV_BLOCK_BYTES = "kv_block_bytes"  # long long, from block to block of that pool
+    KV_OFFSET = "kv_offset"  # long long, of the written slot inside a block
+    BLOCK_TABLES = "block_tables"  # const int*, [seqs, counts->table_stride] blocks of that pool
     COUNTS = "counts"  # const Counts*
 
 
@@ -267,13 +267,6 @@ class _Writer:
 
     def cache_writes(self) -> list[Sink]:
         writes = [n for n in self.body.nodes if isinstance(n.op, KvWrite)]
-        if not writes:
-            return []
-        self.arguments += [
-            Argument("pool", "unsigned char*", ArgumentKind.KV_POOL),
-            Argument("block_bytes", "long long", ArgumentKind.KV_BLOCK_BYTES),
-            Argument("tables", "const int*", ArgumentKind.BLOCK_TABLES, type="i32[S, table_stride]"),
-        ]
         sinks: list[Sink] = []
         for number, node in enumerate(writes):
             sinks += self.cache_write(number, node)
@@ -288,12 +281,17 @@ class _Writer:
             slot = CudaKvSlot(heads, key_dim, value_dim, op.dtype, 0)
         except ValueError as error:
             raise IRError(f"kv_write at {node.loc or 'no module'}: {error}") from None
-        self.arguments.append(Argument(f"offset_{number}", "long long", ArgumentKind.KV_OFFSET, number))
+        self.arguments += [
+            Argument(f"pool_{number}", "unsigned char*", ArgumentKind.KV_POOL, number),
+            Argument(f"block_bytes_{number}", "long long", ArgumentKind.KV_BLOCK_BYTES, number),
+            Argument(f"offset_{number}", "long long", ArgumentKind.KV_OFFSET, number),
+            Argument(f"tables_{number}", "const int*", ArgumentKind.BLOCK_TABLES, number, "i32[S, table_stride]"),
+        ]
         place, position = f"place_{number}", f"position_{number}"
         self.lines += [
             f"const int {position} = {self.scalar(positions)};",
-            f"const int {place} = tables[{self.scalar(seqs)} * counts->table_stride + {position} / kKvBlock];",
-            f"const {slot.cpp} slot_{number}{{pool, block_bytes, offset_{number}}};",
+            f"const int {place} = tables_{number}[{self.scalar(seqs)} * counts->table_stride + {position} / kKvBlock];",
+            f"const {slot.cpp} slot_{number}{{pool_{number}, block_bytes_{number}, offset_{number}}};",
         ]
         sinks = []
         dims = ((k, "key", key_dim, slot.padded_head_dim), (v, "value", value_dim, slot.padded_value_dim))

@@ -229,7 +229,13 @@ class _Planner:
             if node is None:
                 break
             source = node.inputs[0] if node.inputs else value
-            if isinstance(node.op, Cast) and node.op.dtype is sink.memory.dtype and source.tensor.dtype is DType.F32:
+            halves = sink.memory.dtype in (DType.BF16, DType.F16)
+            if (
+                isinstance(node.op, Cast)
+                and node.op.dtype is sink.memory.dtype
+                and halves
+                and source.tensor.dtype is DType.F32
+            ):
                 value = source
                 continue
             moved = at.viewed(row_shape(source.tensor)) if isinstance(node.op, View) else None

@@ -12,6 +12,7 @@ import attention_cases
 import linear_cases
 import numpy as np
 import references
+import rows_lab
 from ml_dtypes import bfloat16
 from references import Expected, Wrong, compare
 
@@ -19,8 +20,8 @@ from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionP
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
-from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.rows_kernel import RowsParams
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
@@ -131,17 +132,6 @@ def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndar
     return (rng.standard_normal(shape) * scale).astype(bfloat16)
 
 
-def _rms_norm(lab: Lab, p: RmsNormParams, shape: Shape, rng: np.random.Generator) -> None:
-    rows = shape["rows"]
-    x, r, w = normal(rng, rows, p.hidden), normal(rng, rows, p.hidden), normal(rng, p.hidden)
-    dx, dr, dw, dy = lab.array(x), lab.array(r), lab.array(w), lab.empty((rows, p.hidden))
-    lab.launch(p, (rows,), dx, dr if p.add_residual else _null(dr), dw, dy, 1e-5)
-    want, stream = references.rms_norm(x, r if p.add_residual else None, w, 1e-5)
-    compare("rms_norm", dy.numpy(), want)
-    if p.add_residual and not np.array_equal(dr.numpy(), stream):
-        raise Wrong("rms_norm: the residual stream differs from bf16(x + residual)")
-
-
 def _null(like: DeviceArray) -> DeviceArray:
     return DeviceArray(like._emulator, 0, (), like.dtype)
 
@@ -191,7 +181,7 @@ def _sample(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -
 
 
 RUNNERS: dict[type, Callable[..., None]] = {
-    RmsNormParams: _rms_norm,
+    RowsParams: rows_lab.run_example,
     PrefillAttentionParams: attention_cases.run_prefill,
     DecodeAttentionParams: attention_cases.run_decode,
     CombineAttentionParams: attention_cases.run_combine,

@@ -31,8 +31,8 @@ from linear_shapes import MUTATED
 from llmc.codegen.cuda import sass
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
-from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.rows_examples import every_type, kernel, layer_norm
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.build import BuildError, build_twin
@@ -48,10 +48,7 @@ SHIFT = {"<": "<=", "<=": "<", ">=": ">", ">": ">="}
 NOT_A_BOUND = re.compile(r"static_assert|^\s*(//|#|template)| > top \?|> m\[g\] \?")
 
 CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
-    "rms_norm.cuh": [
-        (RmsNormParams(576, 128, True), {"rows": 2}),
-        (RmsNormParams(1024, 128, False), {"rows": 1}),
-    ],
+    "rows.cuh": [(kernel(body), {"rows": 2}) for body in (every_type(48), layer_norm(768))],
     **MUTATED,
     **{
         file: [(SampleParams(97, 100, 64, 64), {"rows": 63}), (SampleParams(1000, 1001, 96, 96), {"rows": 63})]

@@ -77,14 +77,13 @@ def test_cubins_are_reproducible(tmp_path: Path) -> None:
 
 def test_errors_name_the_template_line() -> None:
     files = nvrtc.headers()
-    lines = files["rms_norm.cuh"].splitlines()
-    at = next(i for i, row in enumerate(lines) if "sum = warp_sum(sum)" in row)
-    lines[at] = "  sum = warp_sum(summ);"
-    files["rms_norm.cuh"] = "\n".join(lines)
-    with pytest.raises(nvrtc.CompileError, match=rf"rms_norm\.cuh\({at + 1}\): error"):
+    lines = files["rows.cuh"].splitlines()
+    at = next(i for i, row in enumerate(lines) if "v = over_lanes<Op, 32>(v);" in row)
+    lines[at] = "  v = over_lanes<Op, 32>(w);"
+    files["rows.cuh"] = "\n".join(lines)
+    with pytest.raises(nvrtc.CompileError, match=rf"rows\.cuh\({at + 1}\): error"):
         nvrtc.compile_cubin(
-            '#include "rms_norm.cuh"\nLLMC_KERNEL(32, 1) k(const bf16* x, bf16* y)'
-            " { rms_norm_row<64, 32, false>(x, y, x, y, 1.0f); }\n",
+            '#include "rows.cuh"\nLLMC_KERNEL(32, 1) k(float* p) { leave_total<Sum>(p[threadIdx.x], p); }\n',
             "sm_80",
             files=files,
         )
