@@ -15,8 +15,8 @@ _BINS_BYTES = 2 * 256 * 4
 
 @dataclass(frozen=True)
 class SampleParams:
-    """valid: ids that have text, the only ones that are chosen; vocab: columns of the logits; listed: likely tokens that
-    are looked at in shared memory, the row is read again where there are more."""
+    """valid: ids that have text, the only ones that are chosen; vocab: columns of the logits; listed: how many likely
+    tokens find room in shared memory (the row is read again where there are more)."""
 
     valid: int
     vocab: int
@@ -45,9 +45,7 @@ class SampleParams:
             f"valid {self.valid} of vocab {self.vocab}: at least one id, all of them columns",
         )
         check(self.valid <= MAX_VOCAB, f"valid {self.valid} ids: sums of their weights fit 64 bits up to {MAX_VOCAB}")
-        check(
-            self.threads % 32 == 0 and 32 <= self.threads <= 1024, f"threads {self.threads}: whole warps up to 1024"
-        )
+        check(self.threads % 32 == 0 and 32 <= self.threads <= 1024, f"threads {self.threads}: whole warps up to 1024")
         check(
             self.listed % 4 == 0 and self.listed >= self.threads,
             f"listed {self.listed} is not a multiple of 4, or less than one per thread ({self.threads})",

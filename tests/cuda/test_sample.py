@@ -44,9 +44,7 @@ def plain(**fields: float) -> LlmcSampling:
         (262144, 262144, 1024, 4096, 5),
     ],
 )
-def test_equals_the_cpu_bit_for_bit(
-    fast: Lab, valid: int, vocab: int, threads: int, listed: int, count: int
-) -> None:
+def test_equals_the_cpu_bit_for_bit(fast: Lab, valid: int, vocab: int, threads: int, listed: int, count: int) -> None:
     """Every combination of logits, filters and edits; lists that overflow and lists that do not."""
     logits, chosen = sample_rows.rows(np.random.default_rng(valid), count, valid, vocab)
     sampling = [c.struct for c in chosen]
