@@ -51,7 +51,10 @@ CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
     "rows.cuh": [(kernel(body), {"rows": 2}) for body in (every_type(48), layer_norm(768))],
     **MUTATED,
     **{
-        file: [(SampleParams(97, 100, 64, 64), {"rows": 63}), (SampleParams(1000, 1001, 96, 96), {"rows": 63})]
+        file: [
+            (SampleParams(997, 1000, 64, 64), {"rows": 42, "behind": 1}),
+            (SampleParams(256, 256, 32, 32), {"rows": 9, "behind": 0}),
+        ]
         for file in ("sample.cuh", "selection.cuh", "select.cuh")
     },
     **ATTENTION_MUTATED,
