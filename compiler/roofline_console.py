@@ -114,7 +114,7 @@ def _tables(console: Console, subject: Subject, options: RooflineOptions, found:
 
 def _summary(options: RooflineOptions, found: list[Prediction]) -> Table:
     table = Table(title=f"predicted, {options.length:,} tokens per sequence, prefill in steps of {options.chunk:,}")
-    for name in ("target", "batch", "TPOT floor", "expected", "of floor", "tokens/s", "TTFT floor", "expected"):
+    for name in ("target", "batch", "TPOT floor", "expected", "floor/exp.", "tokens/s", "TTFT floor", "expected"):
         table.add_column(name, justify="left" if name == "target" else "right")
     table.add_column("largest batch", justify="right")
     for p in found:
@@ -140,7 +140,7 @@ def _kernel_table(prediction: Prediction, point: Point, what: str, total: Total)
     table = Table(title=title, title_justify="left")
     for name in ("kernel", "where", "n"):
         table.add_column(name, overflow="fold", justify="right" if name == "n" else "left")
-    for name in ("weights", "activations", "KV", "GFLOP", "floor us", "bound", "expected us", "of floor"):
+    for name in ("weights", "activations", "KV", "GFLOP", "floor us", "bound", "expected us", "floor/exp."):
         table.add_column(name, justify="left" if name == "bound" else "right", no_wrap=True)
     for k in total.kernels:
         table.add_row(
