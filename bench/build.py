@@ -40,7 +40,7 @@ def one(model: str, out: str, scheme: str) -> None:
         loads.append(time.perf_counter() - start)
     figures = {
         "scheme": scheme,
-        "weights_mb": round(manifest.memory.weights_bytes / 1e6, 1),
+        "weights_mb": round(manifest.targets[0].memory.weights_bytes / 1e6, 1),
         "imports_s": round(imported - begin, 2),
         "build_s": round(built - imported, 2),
         "stages_s": _durations(stages, built),

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from llmc.codegen.cpu.target import TargetError
 from llmc.codegen.toolchain import ToolchainError
 from llmc.compiler.refusal import refuse
+from llmc.runtime.artifact import WEIGHTS
 from llmc.runtime.errors import RuntimeFailure
 
 
@@ -53,7 +54,7 @@ def build_with_progress(
             bars.stop()
             return refuse(error)
     took = time.monotonic() - loaded
-    weights = manifest.memory.weights_bytes / 1e6
+    weights = manifest.files[WEIGHTS].bytes / 1e6
     console.print(f"{out}: {weights:.0f} MB of weights, built in {took:.1f} s (+ {loaded - started:.1f} s of imports)")
     return 0
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
 from llmc.codegen.cuda.gpus import GPUS
 from llmc.runtime.artifact import read_manifest
-from llmc.runtime.manifest import Manifest
+from llmc.runtime.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes
 
 
@@ -22,16 +22,20 @@ def show_engine(folder: Path) -> None:
     report = json.loads((folder / "report.json").read_text())
     console = Console()
     _facts(console, folder, manifest, report)
-    _kernels(console, report)
-    _rules(console, report)
-    _memory(console, manifest, report)
+    for target in manifest.targets:
+        found = report["targets"][target.name]
+        console.rule(f"{target.name}", align="left")
+        _kernels(console, found)
+        _rules(console, found)
+        _memory(console, manifest, target)
 
 
 def _facts(console: Console, folder: Path, manifest: Manifest, report: dict[str, Any]) -> None:
-    model, target = manifest.model, manifest.target
+    model = manifest.model
     console.print(f"[bold]{folder}[/bold]  engine format {manifest.format}, step ABI {manifest.abi}")
     console.print(f"model     {model.name} ({model.architecture}), {model.num_parameters:,} parameters, {model.dtype}")
-    console.print(f"target    {target.name} ({target.arch}: {', '.join(target.features)})")
+    for target in manifest.targets:
+        console.print(f"target    {target.name} ({target.arch}: {', '.join(target.features)})")
     console.print(f"made by   {', '.join(f'{k} {v}' for k, v in manifest.producer.items())}")
     stored = report["model"]
     for key, label in (
@@ -68,16 +72,18 @@ def _rules(console: Console, report: dict[str, Any]) -> None:
             console.print(f"not {name} at {loc}: {reason}")
 
 
-def _memory(console: Console, manifest: Manifest, report: dict[str, Any]) -> None:
-    memory, kv, limits = manifest.memory, manifest.kv, manifest.limits
+def _memory(console: Console, manifest: Manifest, target: TargetEntry) -> None:
+    memory, kv, limits = target.memory, target.kv, manifest.limits
     arena = memory.arena
-    scratch = arena.per_token * limits.max_tokens + arena.per_row * limits.max_batch
-    table = Table("bytes", "", title="memory")
+    scratch = arena.constant + arena.per_token * limits.max_tokens + arena.per_row * limits.max_batch
+    table = Table("bytes", "", title=f"memory on {target.name}")
     table.add_row("weights", f"{memory.weights_bytes:,}")
     table.add_row("KV per token", f"{kv.bytes_per_token:,}")
     table.add_row(f"KV per sequence of {limits.max_seq_len:,}", f"{kv.bytes_per_token * limits.max_seq_len:,}")
     table.add_row(f"scratch for steps of {limits.max_tokens} tokens, {limits.max_batch} rows", f"{scratch:,}")
     console.print(table)
+    if target.kind != CPU:
+        return
     free = available_bytes() - scratch
     tokens = max(free, 0) // kv.block_bytes * kv.block_tokens
     console.print(

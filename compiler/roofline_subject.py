@@ -48,9 +48,10 @@ def _engine(folder: Path, scheme: Scheme | None) -> Subject:
     manifest = read_manifest(folder)
     if scheme is not None and scheme.value != manifest.model.dtype:
         raise PredictionError(f"{folder} is an engine in {manifest.model.dtype}: --dtype {scheme.value} is for models")
-    entries = read_entries((folder / "graph.llmc").read_text())
+    target = manifest.targets[0]
+    entries = read_entries((folder / target.plans / "graph.llmc").read_text())
     return Subject(
-        manifest.model.name, manifest.model.dtype, manifest.limits.max_seq_len, lambda _: entries, manifest.target.name
+        manifest.model.name, manifest.model.dtype, manifest.limits.max_seq_len, lambda _: entries, target.name
     )
 
 

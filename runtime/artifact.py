@@ -12,24 +12,23 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from llmc.runtime.errors import (
-    AbiMismatch,
     ChecksumMismatch,
+    EngineError,
     FileMismatch,
     FormatTooNew,
-    MachineMismatch,
     ManifestInvalid,
     NotAnEngine,
 )
 from llmc.runtime.features import Machine
 from llmc.runtime.hashing import BackgroundDigest, digest, file_digest
-from llmc.runtime.manifest import ABI, FORMAT, FileEntry, Manifest
+from llmc.runtime.manifest import CPU, FORMAT, FileEntry, Manifest, TargetEntry
 from llmc.runtime.staging import fsync_tree
 from llmc.runtime.strict_json import JsonMismatch, from_plain, parse_json, render_json, to_plain
+from llmc.runtime.target import Choice, choose_target
 from llmc.runtime.weights import Weights
 
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
-MODEL_LIBRARY = "kernels/cpu/model.so"
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
@@ -40,12 +39,15 @@ _MAX_MANIFEST_BYTES = 64 << 20
 class Artifact:
     """An engine folder that passed every check.
 
-    Owns the mapping of the weights; close it after the device.
+    `target` is the one of its targets that this machine runs; `passed_over` says in a line each why it does not run
+    those that would have come first. Owns the mapping of the weights; close it after the device.
     """
 
     folder: Path
     manifest: Manifest
     weights: Weights
+    target: TargetEntry
+    passed_over: tuple[str, ...] = ()
     hash_seconds: float = 0.0  # wall time of hashing the weights, other work beside it
     open_seconds: float = 0.0
     closed: bool = field(default=False, init=False)
@@ -69,40 +71,63 @@ class Artifact:
 
 
 def open_artifact(
-    folder: Path, machine: Machine | None = None, meanwhile: Callable[[Artifact], None] | None = None
+    folder: Path,
+    machine: Machine | None = None,
+    meanwhile: Callable[[Artifact], None] | None = None,
+    device: str | None = None,
 ) -> Artifact:
-    """Check an engine folder completely and map its weights. Raises an EngineError subclass.
+    """Check an engine folder completely, choose its target and map its weights. Raises an EngineError subclass.
 
-    `meanwhile` is called while other threads hash the weights; all other files are checked by then.
+    `meanwhile` is called while another thread hashes the weights; everything else is checked by then. `device` asks
+    for a kind of target, cpu or cuda (InvalidParameter for any other).
     """
     start = time.perf_counter()
     manifest = read_manifest(folder)
-    check_machine(folder, manifest, machine or Machine.this())
+    choice = choose_target(folder, manifest, machine or Machine.this(), device)
     check_sizes(folder, manifest)
-    for name in (WEIGHTS, MODEL_LIBRARY):
+    for name in (WEIGHTS, *_files_of(choice.target)):
         if name not in manifest.files:
             raise FileMismatch(f"{folder}: the engine has no {name}")
     for name in sorted(set(manifest.files) - {WEIGHTS}):
         _check_digest(folder, manifest, name, file_digest(confined(folder, name)))
-    # The mapping that is hashed is the mapping that is used: pages are touched once, and no swap of the file
-    # between check and use can go unseen.
-    weights = Weights.map(confined(folder, WEIGHTS))
-    artifact = Artifact(folder, manifest, weights)
+    artifact = _map_weights(folder, manifest, choice)
     try:
-        hashing = BackgroundDigest(weights.view)
+        hashing = BackgroundDigest(artifact.weights.view)
         try:
             if meanwhile is not None:
                 meanwhile(artifact)
+        except BaseException:
+            hashing.abandon()
+            raise
         finally:
             found = hashing.result()
         artifact.hash_seconds = hashing.seconds
         _check_digest(folder, manifest, WEIGHTS, found)
-        weights.locate_data()
     except BaseException:
         artifact.close()
         raise
     artifact.open_seconds = time.perf_counter() - start
     return artifact
+
+
+def _files_of(target: TargetEntry) -> tuple[str, ...]:
+    """What a target cannot do without, beside the files that its plans name."""
+    return (target.library,) if target.kind == CPU else (target.plan("prefill"), target.plan("decode"))
+
+
+def _map_weights(folder: Path, manifest: Manifest, choice: Choice) -> Artifact:
+    """The mapping that is hashed is the mapping that is used: pages are touched once, and no swap of the file between
+    check and use can go unseen."""
+    weights = Weights.map(confined(folder, WEIGHTS))
+    try:
+        weights.locate_data()
+    except EngineError:
+        try:  # that the file is damaged explains more
+            _check_digest(folder, manifest, WEIGHTS, digest(weights.view))
+        finally:
+            weights.close()
+        raise
+    return Artifact(folder, manifest, weights, choice.target, choice.passed_over)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -155,21 +180,6 @@ def is_engine(folder: Path) -> bool:
     except (NotAnEngine, ManifestInvalid):
         return False
     return isinstance(plain.get("format"), int) and isinstance(plain.get("checksum"), str)
-
-
-def check_machine(folder: Path, manifest: Manifest, machine: Machine) -> None:
-    """Raises MachineMismatch or AbiMismatch."""
-    target = manifest.target
-    if target.arch != machine.arch:
-        raise MachineMismatch(f"{folder}: built for {target.arch}, this machine is {machine.arch}")
-    missing = machine.missing(target.features)
-    if missing:
-        raise MachineMismatch(
-            f"{folder}: built for a CPU with {', '.join(missing)}, which this one lacks; "
-            "build it again on this machine or for a target without"
-        )
-    if manifest.abi != ABI:
-        raise AbiMismatch(f"{folder}: step ABI {manifest.abi}, this llmc speaks {ABI}; build the engine again")
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:

@@ -1,14 +1,26 @@
-"""Where steps run. The engine talks to the `Device` protocol; `CpuDevice` runs model.so."""
+"""Where steps run. The engine talks to the `Device` protocol; `CpuDevice` runs model.so, `cuda.device` cubins."""
 
 import ctypes
 from dataclasses import dataclass
 from typing import Protocol
 
 from llmc.runtime.abi import LlmcConfig, load_library
-from llmc.runtime.artifact import MODEL_LIBRARY, Artifact
+from llmc.runtime.artifact import Artifact
 from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
+from llmc.runtime.limits import LoadOptions, plan_limits
+from llmc.runtime.manifest import CUDA
 from llmc.runtime.memory import Pool, available_bytes
 from llmc.runtime.prepare import StepBuffers, StepLimits
+
+
+def open_device(artifact: Artifact, options: LoadOptions) -> "Device":
+    """The device of the artifact's target, ready for steps. Raises EngineError subclasses, InvalidParameter."""
+    if artifact.target.kind == CUDA:
+        from llmc.runtime.cuda.device import CudaDevice
+
+        return CudaDevice(artifact, options)
+    plan = plan_limits(artifact.manifest, artifact.target, options)
+    return CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,7 @@ class Device(Protocol):
         """Run a step of any mix of chunks and single tokens. Raises StepFailed."""
 
     def decode(self, step: StepBuffers) -> None:
-        """Run a step in which every sequence has exactly one token. Raises StepFailed."""
+        """Run a step in which every sequence has exactly one token, which is sampled. Raises StepFailed."""
 
     def close(self) -> None:
         """Give back memory and threads; closing again changes nothing."""
@@ -52,14 +64,15 @@ class CpuDevice:
         self._engine: int | None = None
         self.limits = limits
         self.num_blocks = num_blocks
-        manifest, library_path = artifact.manifest, artifact.path(MODEL_LIBRARY)
+        manifest, kv = artifact.manifest, artifact.target.kv
+        library_path = artifact.path(artifact.target.library)
         self._library = load_library(library_path)
         abi = self._library.llmc_abi_version()
         if abi != manifest.abi:
             raise AbiMismatch(f"{library_path}: speaks step ABI {abi}, the manifest says {manifest.abi}")
         block_bytes = self._library.llmc_kv_block_bytes()
-        if block_bytes != manifest.kv.block_bytes:
-            raise AbiMismatch(f"{library_path}: KV block of {block_bytes} bytes, not {manifest.kv.block_bytes}")
+        if block_bytes != kv.block_bytes:
+            raise AbiMismatch(f"{library_path}: KV block of {block_bytes} bytes, not {kv.block_bytes}")
         config = LlmcConfig(
             weights=artifact.weights.address,
             num_blocks=num_blocks,

@@ -7,6 +7,7 @@ One step is schedule -> prepare -> execute (sampling included) -> commit. One th
 runs between calls of `step`.
 """
 
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,11 +23,11 @@ from llmc.runtime.artifact import TOKENIZER, Artifact, open_artifact
 from llmc.runtime.blocks import BlockManager
 from llmc.runtime.chat import ChatTemplate, Message
 from llmc.runtime.commit import Commit
-from llmc.runtime.device import CpuDevice, Device
+from llmc.runtime.device import Device, open_device
 from llmc.runtime.errors import ChatTemplateError, InvalidParameter, RequestError, StepFailed
 from llmc.runtime.features import Machine
 from llmc.runtime.handle import Live, RequestHandle
-from llmc.runtime.limits import LoadOptions, plan_limits
+from llmc.runtime.limits import LoadOptions
 from llmc.runtime.prepare import StepBuffers
 from llmc.runtime.request import FinishReason, Request, TokenHistory
 from llmc.runtime.results import Completion, Output
@@ -68,34 +69,36 @@ class Engine:
         max_rows: int | None = None,
         threads: int | None = None,
         kv_memory: int | None = None,
+        device: str | None = None,
         machine: Machine | None = None,
     ) -> "Engine":
-        """Check an engine folder, map its weights, start its threads.
+        """Check an engine folder, map its weights, get its device ready.
 
         `max_batch`, `max_seq_len` and `max_tokens` (per step) lie within the envelope the engine was built
         for and default to it; `max_rows` bounds how many rows of logits one step can return (default:
         `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pool in bytes and defaults
-        to what the envelope can use, but at most half of the free memory. Raises EngineError subclasses,
-        InvalidParameter.
+        to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
+        target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. Raises
+        EngineError subclasses, InvalidParameter.
         """
+        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory)
         tokenizers: list[Tokenizer] = []
+        devices: list[Device] = []
 
-        def load_tokenizer(artifact: Artifact) -> None:
+        def while_hashing(artifact: Artifact) -> None:
+            devices.append(open_device(artifact, options))
             if artifact.has(TOKENIZER):
                 tokenizers.append(Tokenizer.load(artifact))
 
-        artifact = open_artifact(Path(path), machine, meanwhile=load_tokenizer)
+        artifact: Artifact | None = None
         try:
-            options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory)
-            plan = plan_limits(artifact.manifest, options)
-            device = CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
-            try:
-                return cls(artifact, device, plan.step.max_seqs, tokenizers[0] if tokenizers else None)
-            except BaseException:
-                device.close()
-                raise
+            artifact = open_artifact(Path(path), machine, while_hashing, device)
+            return cls(artifact, devices[0], devices[0].limits.max_seqs, tokenizers[0] if tokenizers else None)
         except BaseException:
-            artifact.close()
+            for opened in devices:
+                opened.close()
+            if artifact is not None:
+                artifact.close()
             raise
 
     def generate(
@@ -110,10 +113,14 @@ class Engine:
         model's defaults. A request that fails while it runs has its `error` set; the others are not affected.
         Raises RequestError, before anything runs, if any prompt or parameter is refused.
         """
+        if isinstance(prompts, str | bytes):
+            raise InvalidParameter("prompts is a list: give [prompt], not the prompt itself")
         if params is None or isinstance(params, SamplingParams):
-            each = [params if params is not None and not fields else self.sampling(params, **fields)] * len(prompts)
+            each = [self.sampling(params, **fields)] * len(prompts)
+        elif isinstance(params, Sequence):
+            each = [self.sampling(one, **fields) for one in params]
         else:
-            each = [self.sampling(one, **fields) if fields else one for one in params]
+            raise InvalidParameter(f"params must be SamplingParams or a list of them, got {type(params).__name__}")
         if len(each) != len(prompts):
             raise InvalidParameter(f"{len(prompts)} prompts but {len(each)} sampling parameters")
         ids = [self._checked_prompt(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
@@ -136,8 +143,7 @@ class Engine:
 
         Raises RequestError. An exception that `on_output` raises ends that request alone.
         """
-        if params is None or fields:
-            params = self.sampling(params, **fields)
+        params = self.sampling(params, **fields)
         ids = self._checked_prompt(prompt, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
         eos = frozenset() if params.ignore_eos else frozenset(self.manifest.tokens.eos)
@@ -191,8 +197,10 @@ class Engine:
         unknown = sorted(set(fields) - set(known))
         if unknown:
             raise InvalidParameter(f"unknown sampling parameter {unknown[0]!r}; known: {', '.join(known)}")
+        if isinstance(params, SamplingParams):
+            return replace(params, **fields) if fields else params
         if params is not None:
-            return replace(params, **fields)
+            raise InvalidParameter(f"params must be SamplingParams, got {type(params).__name__}")
         return SamplingParams(**{**model_defaults(self.manifest.generation), **fields})
 
     def encode(self, text: str) -> list[int]:
@@ -272,7 +280,10 @@ class Engine:
         cause = error if isinstance(error, StepFailed) else StepFailed(f"a step ended with {type(error).__name__}")
         lives = list(self._live.values())
         for live in lives:
-            self._commit.fail(live, cause)
+            # A callback that is told of the failure may interrupt again: the others are failed all the same, and
+            # `error` is what the caller sees.
+            with contextlib.suppress(BaseException):
+                self._commit.fail(live, cause)
         self._forget(lives)
 
     def _forget(self, lives: Sequence[Live]) -> None:
@@ -290,6 +301,8 @@ class Engine:
         return ids
 
     def _check_ids(self, ids: Sequence[int]) -> None:
+        if not isinstance(ids, Sequence | np.ndarray) or isinstance(ids, bytes | bytearray):
+            raise InvalidParameter(f"a prompt is text or a list of token ids, got {type(ids).__name__}")
         if len(ids) == 0:
             raise InvalidParameter("the prompt is empty")
         vocab = self.manifest.model.vocab_size

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from llmc.runtime.errors import InvalidParameter, NotEnoughMemory
-from llmc.runtime.manifest import Manifest
+from llmc.runtime.manifest import KvLayout, Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes, usable_cores
 from llmc.runtime.prepare import StepLimits
 
@@ -32,36 +32,48 @@ class LimitPlan:
     threads: int
 
 
-def plan_limits(manifest: Manifest, options: LoadOptions) -> LimitPlan:
-    """Raises InvalidParameter for a value outside the envelope, NotEnoughMemory if no KV block fits."""
-    built = manifest.limits
-    max_batch = _within("max_batch", options.max_batch, built.max_batch, built.max_batch)
-    max_seq_len = _within("max_seq_len", options.max_seq_len, built.max_seq_len, built.max_seq_len)
-    max_tokens = _within("max_tokens", options.max_tokens, built.max_tokens, built.max_tokens)
-    if max_batch > max_tokens:
-        raise InvalidParameter(f"max_batch is {max_batch}, more than the {max_tokens} tokens of a step (max_tokens)")
-    max_rows = _within("max_rows", options.max_rows, min(max_batch, max_tokens), max_tokens)
-    if max_rows < max_batch:
-        raise InvalidParameter(f"max_rows is {max_rows}, but each of max_batch {max_batch} requests needs one")
-    step = StepLimits(max_tokens, max_batch, max_rows, max_seq_len, manifest.kv.block_tokens)
-    threads = _within("threads", options.threads, usable_cores(), _MAX_THREADS)
-    return LimitPlan(step, _num_blocks(manifest, step, options.kv_memory), threads)
-
-
-def _num_blocks(manifest: Manifest, step: StepLimits, kv_memory: int | None) -> int:
-    block_bytes = manifest.kv.block_bytes
-    useful = step.max_seqs * step.blocks_per_seq
-    if kv_memory is None:
+def plan_limits(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> LimitPlan:
+    """For a CPU target. Raises InvalidParameter outside the envelope, NotEnoughMemory if no KV block fits."""
+    step = plan_step(manifest, target, options)
+    threads = within("threads", options.threads, usable_cores(), _MAX_THREADS)
+    if options.kv_memory is None:
         budget, source = available_bytes() // 2, "half of the free memory"
     else:
-        budget, source = _within("kv_memory", kv_memory, 0, _MAX_KV_BYTES), "kv_memory"
-    blocks = min(useful, budget // block_bytes)
+        budget, source = asked_kv_memory(options.kv_memory), "kv_memory"
+    return LimitPlan(step, num_blocks(target.kv, step, budget, source), threads)
+
+
+def plan_step(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> StepLimits:
+    """The largest step. Raises InvalidParameter for a value outside the envelope."""
+    built = manifest.limits
+    max_batch = within("max_batch", options.max_batch, built.max_batch, built.max_batch)
+    max_seq_len = within("max_seq_len", options.max_seq_len, built.max_seq_len, built.max_seq_len)
+    max_tokens = within("max_tokens", options.max_tokens, built.max_tokens, built.max_tokens)
+    if max_batch > max_tokens:
+        raise InvalidParameter(f"max_batch is {max_batch}, more than the {max_tokens} tokens of a step (max_tokens)")
+    max_rows = within("max_rows", options.max_rows, min(max_batch, max_tokens), max_tokens)
+    if max_rows < max_batch:
+        raise InvalidParameter(f"max_rows is {max_rows}, but each of max_batch {max_batch} requests needs one")
+    return StepLimits(max_tokens, max_batch, max_rows, max_seq_len, target.kv.block_tokens)
+
+
+def asked_kv_memory(kv_memory: int) -> int:
+    """Bytes of KV pool that a caller asks for. Raises InvalidParameter."""
+    return within("kv_memory", kv_memory, 0, _MAX_KV_BYTES)
+
+
+def num_blocks(kv: KvLayout, step: StepLimits, budget: int, source: str) -> int:
+    """Blocks of a pool of at most `budget` bytes, no more than a full batch can use.
+
+    Raises NotEnoughMemory, naming the budget's `source`, if not one fits.
+    """
+    blocks = min(step.max_seqs * step.blocks_per_seq, budget // kv.block_bytes)
     if blocks < 1:
-        raise NotEnoughMemory(f"{source} is {budget} bytes, one KV block needs {block_bytes}")
+        raise NotEnoughMemory(f"{source} is {budget} bytes, one KV block needs {kv.block_bytes}")
     return blocks
 
 
-def _within(name: str, value: int | None, default: int, largest: int) -> int:
+def within(name: str, value: int | None, default: int, largest: int) -> int:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:

@@ -6,26 +6,15 @@ Everything a loader must know before it reads anything large (docs/engine.md).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-FORMAT = 1
+FORMAT = 2
 ABI = 1
+CPU, CUDA = "cpu", "cuda"
 
 
 def _at_least(low: int, **fields: int | None) -> None:
     for name, value in fields.items():
         if value is not None and value < low:
             raise ValueError(f"{name} is {value}, must be at least {low}")
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the kernels were compiled for.
-
-    `features` are CPU feature names, all of which the machine must have.
-    """
-
-    name: str
-    arch: str
-    features: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -122,6 +111,39 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True)
+class TargetEntry:
+    """What one target's kernels were compiled for, what memory they want, and where their files are.
+
+    `kind` is cpu or cuda. `arch` is the machine's (x86_64) or the GPU's (sm_90a: exactly 9.0; sm_80: 8.0 up to 9). All
+    `features` of a CPU target must be there; those of a CUDA target are told for people. `kernels` and `plans` are
+    folders of the engine: model.so or cubins, and <entry>.json. `memory.weights_bytes` counts what this target reads
+    of weights.safetensors.
+    """
+
+    kind: str
+    name: str
+    arch: str
+    features: tuple[str, ...]
+    kernels: str
+    plans: str
+    kv: KvLayout
+    memory: MemoryPlan
+
+    def __post_init__(self) -> None:
+        if self.kind not in (CPU, CUDA):
+            raise ValueError(f"kind is {self.kind!r}, must be {CPU!r} or {CUDA!r}")
+
+    @property
+    def library(self) -> str:
+        """The compiled steps of a CPU target, as a file of the engine."""
+        return f"{self.kernels}/model.so"
+
+    def plan(self, entry: str) -> str:
+        """The launch plan of an entry (prefill, decode), as a file of the engine."""
+        return f"{self.plans}/{entry}.json"
+
+
+@dataclass(frozen=True)
 class SpecialTokens:
     """Ids with a role. `eos` is the union of what config, generation config and tokenizer say."""
 
@@ -172,17 +194,20 @@ class Manifest:
 
     `files` maps every other file's path inside the folder (POSIX, relative) to its size and BLAKE3; a build
     leaves it empty and `artifact.seal` fills it. `producer` names the versions of the tools that made the
-    engine.
+    engine. Of the `targets` a machine runs the first that it can (target.py). `abi` is that of CPU targets.
     """
 
     producer: Mapping[str, str]
-    target: Target
+    targets: tuple[TargetEntry, ...]
     model: ModelSummary
     limits: Limits
-    kv: KvLayout
-    memory: MemoryPlan
     tokens: SpecialTokens
     generation: GenerationDefaults
     files: Mapping[str, FileEntry]
     format: int = FORMAT
     abi: int = ABI
+
+    def __post_init__(self) -> None:
+        names = [target.name for target in self.targets]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"targets are {names}, must be one or more with different names")

@@ -1,9 +1,10 @@
 """How a request wants its tokens chosen, validated before anything is tokenised or queued."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from llmc.runtime.abi import MAX_LOGPROBS
 from llmc.runtime.errors import InvalidParameter
@@ -79,14 +80,14 @@ class SamplingParams:
         self._check_biases()
 
     def _check_stops(self) -> None:
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stops = (self.stop,) if isinstance(self.stop, str) else _items("stop", self.stop)
         object.__setattr__(self, "stop", stops)
         if len(stops) > MAX_STOPS:
             raise InvalidParameter(f"stop has {len(stops)} strings, at most {MAX_STOPS} are allowed")
         for text in stops:
             if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_CHARS:
                 raise InvalidParameter(f"each stop must be a string of 1 to {MAX_STOP_CHARS} characters")
-        ids = tuple(self.stop_token_ids)
+        ids = _items("stop_token_ids", self.stop_token_ids)
         object.__setattr__(self, "stop_token_ids", ids)
         if len(ids) > MAX_STOP_IDS:
             raise InvalidParameter(f"stop_token_ids has {len(ids)} ids, at most {MAX_STOP_IDS} are allowed")
@@ -142,6 +143,12 @@ def _number(name: str, value: object) -> float:
     if not math.isfinite(number):
         raise InvalidParameter(f"{name} must be a finite number, got {_brief(value)}")
     return number
+
+
+def _items(name: str, value: object) -> tuple[Any, ...]:
+    if not isinstance(value, Sequence | Set) or isinstance(value, str | bytes | bytearray):
+        raise InvalidParameter(f"{name} must be a list, got {_brief(value)}")
+    return tuple(value)
 
 
 def _range(name: str, value: float, low: float, high: float) -> None:

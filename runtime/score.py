@@ -26,8 +26,8 @@ class Scorer:
         """Raw logits [R, vocab] at positions `rows`, in the order given."""
         wanted = range(len(token_ids)) if rows is None else rows
         for row in wanted:
-            if not 0 <= row < len(token_ids):
-                raise InvalidParameter(f"row {row} is not a position in 0..{len(token_ids) - 1}")
+            if not _is_integer(row) or not 0 <= row < len(token_ids):
+                raise InvalidParameter(f"row {row!r} is not a position in 0..{len(token_ids) - 1}")
         ascending = sorted(set(wanted))
         place = {position: index for index, position in enumerate(ascending)}
         result = np.empty((len(ascending), self._vocab_size), np.float32)
@@ -84,7 +84,7 @@ class Scorer:
                     )
                 offsets = np.asarray(inside, dtype=np.int32) - start
                 self._buffers.fill_scoring(ids[start:end], start, table.block_ids, offsets, buffer)
-                (self._device.decode if count == 1 else self._device.prefill)(self._buffers)
+                (self._device.decode if count == len(inside) == 1 else self._device.prefill)(self._buffers)
                 if inside:
                     yield inside, buffer[: len(inside)]
                 start = end
@@ -107,6 +107,10 @@ class Scorer:
 
     def _check_chunks(self, chunks: Sequence[int], length: int) -> Sequence[int]:
         limit = self._device.limits.max_tokens
-        if sum(chunks) != length or any(not 1 <= count <= limit for count in chunks):
+        if not all(_is_integer(count) and 1 <= count <= limit for count in chunks) or sum(chunks) != length:
             raise InvalidParameter(f"chunks must be in 1..{limit} and add up to {length}, got {list(chunks)}")
         return chunks
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from llmc.codegen.toolchain import compile_library
 from llmc.compiler.targets import find_target
-from llmc.runtime.artifact import MODEL_LIBRARY, Artifact, open_artifact
+from llmc.runtime.artifact import Artifact, open_artifact
 from llmc.runtime.device import CpuDevice
 from llmc.runtime.engine import Engine
 from llmc.runtime.limits import LoadOptions, plan_limits
@@ -74,7 +74,7 @@ class _Replaced(Artifact):
     library: Path = Path()
 
     def path(self, name: str) -> Path:
-        return self.library if name == MODEL_LIBRARY else super().path(name)
+        return self.library if name == self.target.library else super().path(name)
 
 
 class MarkedEngine:
@@ -82,16 +82,16 @@ class MarkedEngine:
 
     def __init__(self, folder: Path, threads: int, cpu_time: bool) -> None:
         """`cpu_time`: marks tell each thread's own CPU time, which other processes do not lengthen much."""
-        artifact = open_artifact(folder)
+        artifact = open_artifact(folder, device="cpu")
         sources = {p.name: p.read_text() for p in (folder / "kernels/cpu/src").iterdir()}
         sources["model.cpp"], self.marks = mark_sources(sources["model.cpp"])
         sources["step_marks.h"] = (Path(__file__).parent / "step_marks.h").read_text()
         self._folder = tempfile.TemporaryDirectory(prefix="llmc-marked-")
         library = Path(self._folder.name) / "model.so"
         flags = (f"-DSTEP_MARKS={len(self.marks)}",)
-        compile_library(sources, find_target(artifact.manifest.target.name), library, extra_flags=flags)
-        marked = _Replaced(artifact.folder, artifact.manifest, artifact.weights, library=library)
-        plan = plan_limits(artifact.manifest, LoadOptions(None, 1024, None, None, threads, None))
+        compile_library(sources, find_target(artifact.target.name), library, extra_flags=flags)
+        marked = _Replaced(artifact.folder, artifact.manifest, artifact.weights, artifact.target, library=library)
+        plan = plan_limits(artifact.manifest, artifact.target, LoadOptions(None, 1024, None, None, threads, None))
         self.threads = plan.threads
         device = CpuDevice(marked, plan.step, plan.num_blocks, plan.threads)
         self.engine = Engine(marked, device, plan.step.max_seqs, None)

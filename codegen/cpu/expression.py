@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
+from llmc.codegen.numbers import finite_literal, float32
 from llmc.compiler.ir.graph import IRError, Node
 from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
 from llmc.compiler.ir.types import DType
@@ -46,13 +45,12 @@ _BINARY_CALLS = {
 
 def literal(value: float) -> str:
     """A float32 literal that C++ reads back to the same bits (infinite where float32 ends)."""
-    with np.errstate(over="ignore"):
-        x = np.float32(value)
+    x = float32(value)
     if math.isnan(x):
         return '__builtin_nanf("")'
     if math.isinf(x):
         return "__builtin_inff()" if x > 0 else "-__builtin_inff()"
-    return f"{x!s}f" if any(c in str(x) for c in ".e") else f"{x!s}.0f"
+    return finite_literal(x)
 
 
 class Number(str):

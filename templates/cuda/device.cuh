@@ -29,6 +29,10 @@ struct s8 { signed char value; };
 struct __align__(16) Vec16 { u32 x[4]; };
 struct __align__(64) TensorMap { unsigned char opaque[128]; };
 
+LLMC_DEVICE u32 float_bits(float x) { return __float_as_uint(x); }
+LLMC_DEVICE float bits_float(u32 x) { return __uint_as_float(x); }
+LLMC_DEVICE u64 double_bits(double x) { return (u64)__double_as_longlong(x); }
+LLMC_DEVICE double bits_double(u64 x) { return __longlong_as_double((long long)x); }
 LLMC_DEVICE float to_f32(bf16 v) { return __uint_as_float(u32(v.bits) << 16); }
 LLMC_DEVICE float to_f32(f16 v) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v.bits)); return r; }
 LLMC_DEVICE bf16 to_bf16(float v) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(v)); return r; }

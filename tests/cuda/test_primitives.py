@@ -58,6 +58,10 @@ def _mma(kind: str, acc: str, ptx: str, opcode: str, archs: tuple[str, ...]) -> 
 
 
 PRIMITIVES = [
+    Primitive("float_bits", "((u32*)b)[t] = float_bits(f);", r"mov\.b32|st\.global", "", SM80),
+    Primitive("bits_float", "p[t] = bits_float(x) + f;", r"mov\.b32|add", "", SM80),
+    Primitive("double_bits", "((u64*)b)[t] = double_bits(double(f));", r"cvt\.f64\.f32", "F2F.F64.F32", SM80),
+    Primitive("bits_double", "p[t] = float(bits_double(u64(x) << 40));", r"cvt\.rn\.f32\.f64", "F2F.F32.F64", SM80),
     Primitive("to_f32 bf16", "*p = to_f32(((bf16*)b)[t]);", r"shl\.b32|mov\.b32|prmt", "", SM80),
     Primitive("to_bf16", "((bf16*)b)[t] = to_bf16(f);", r"cvt\.rn\.bf16\.f32", "F2FP.BF16", SM80),
     Primitive("to_f32 f16", "*p = to_f32(((f16*)b)[t]);", r"cvt\.f32\.f16", "HADD2.F32", SM80),

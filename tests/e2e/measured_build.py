@@ -44,7 +44,7 @@ def main(model: str, out: str, scheme: str) -> None:
     finally:
         done.set()
         thread.join()
-    figures = {"imports": before, "peak": max(samples), "weights": manifest.memory.weights_bytes}
+    figures = {"imports": before, "peak": max(samples), "weights": manifest.targets[0].memory.weights_bytes}
     print(json.dumps({**figures, "samples": len(samples)}))
 
 

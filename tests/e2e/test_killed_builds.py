@@ -12,8 +12,9 @@ import pytest
 from e2e.commands import Commands, Running
 from e2e.engines import Engines
 
+from llmc.codegen.package import CPU_KERNELS
 from llmc.runtime import Engine
-from llmc.runtime.artifact import MODEL_LIBRARY, read_manifest
+from llmc.runtime.artifact import read_manifest
 
 FAST = ("--dtype", "f32", "--target", "generic")  # the least to compile
 
@@ -26,7 +27,7 @@ def wait_for_library(build: Running, out: Path, dead: set[Path]) -> None:
     """Until kernels are compiled: what is left, weights and checksums and renames, is over in milliseconds."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if any((path / MODEL_LIBRARY).exists() for path in staged(out) - dead):
+        if any((path / CPU_KERNELS / "model.so").exists() for path in staged(out) - dead):
             return
         time.sleep(0.001)
     raise AssertionError(f"no library after two minutes: {build.wait()}")
@@ -71,10 +72,10 @@ def kill_builds(count: int, engines: Engines, llmc: Commands, tmp_path: Path) ->
         with Engine.load(out, threads=1) as engine:  # everything is checked, bit by bit
             assert engine.generate([[1, 2, 3]], max_tokens=2)[0].error is None
             outcomes["old" if engine.manifest == before else "new"] += 1
-            layers.add(len(engine.manifest.kv.slots))
+            layers.add(len(engine.artifact.target.kv.slots))
     print(f"{count} builds killed within {took:.1f} s each: {outcomes}")
     assert llmc.run("build", sources[1], "-o", out, *FAST, TMPDIR=str(scratch)).code == 0
-    assert len(read_manifest(out).kv.slots) == 2
+    assert len(read_manifest(out).targets[0].kv.slots) == 2
     assert [path.name for path in out.parent.iterdir()] == ["engine"], "the next build clears away what dead ones left"
     assert list(scratch.iterdir()) == []
     assert layers <= {1, 2}

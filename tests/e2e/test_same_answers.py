@@ -111,7 +111,7 @@ def check_preemption(folder: Path, given: Sequence[Ask]) -> None:
     expected = alone(folder, given, threads=2)
     with Engine.load(folder, threads=2) as engine:
         longest = max(len(ask.prompt) + (ask.params.max_tokens or 0) for ask in given)
-        kv = engine.manifest.kv
+        kv = engine.artifact.target.kv
         memory = -(-longest // kv.block_tokens) * kv.block_bytes
     with Engine.load(folder, threads=2, kv_memory=memory) as engine:
         found = engine.generate([ask.prompt for ask in given], [ask.params for ask in given])

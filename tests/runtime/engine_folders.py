@@ -20,7 +20,7 @@ from llmc.runtime.manifest import (
     MemoryPlan,
     ModelSummary,
     SpecialTokens,
-    Target,
+    TargetEntry,
 )
 
 ABI_FOLDER = Path(__file__).parents[2] / "templates" / "cpu"
@@ -47,15 +47,27 @@ def byte_level_tokenizer():
     return tokenizer
 
 
-def manifest(**changes):
-    machine = Machine.this()
+def target(**changes):
+    """The reference device as a target of an engine."""
     fields = dict(
-        producer={"llmc": "test"},
-        target=Target("cpu", machine.arch, ()),
-        model=ModelSummary("reference", "Reference", "f32", 1, oracle.VOCAB, oracle.NUM_VALID, 256),
-        limits=Limits(max_seq_len=256, max_batch=8, max_tokens=64),
+        kind="cpu",
+        name="cpu",
+        arch=Machine.this().arch,
+        features=(),
+        kernels="kernels/cpu",
+        plans="plans/cpu",
         kv=KvLayout(oracle.BLOCK_TOKENS, 16 * oracle.BLOCK_TOKENS, 16, (KvSlot("layer", 1, 2, 2, "f32", None),)),
         memory=MemoryPlan(8, 16, ArenaBytes(0, 0, 0, 0)),
+    )
+    return TargetEntry(**{**fields, **changes})
+
+
+def manifest(**changes):
+    fields = dict(
+        producer={"llmc": "test"},
+        targets=(target(),),
+        model=ModelSummary("reference", "Reference", "f32", 1, oracle.VOCAB, oracle.NUM_VALID, 256),
+        limits=Limits(max_seq_len=256, max_batch=8, max_tokens=64),
         tokens=SpecialTokens(BOS, (IM_END,), None, False),
         generation=GenerationDefaults(),
         files={},

@@ -8,7 +8,7 @@ import shutil
 import stat
 
 import pytest
-from engine_folders import manifest, safetensors_bytes
+from engine_folders import manifest, safetensors_bytes, target
 
 from llmc.runtime import Engine
 from llmc.runtime.artifact import (
@@ -25,6 +25,7 @@ from llmc.runtime.errors import (
     EngineError,
     FileMismatch,
     FormatTooNew,
+    InvalidParameter,
     MachineMismatch,
     ManifestInvalid,
     NotAnEngine,
@@ -32,7 +33,7 @@ from llmc.runtime.errors import (
 )
 from llmc.runtime.features import Machine
 from llmc.runtime.hashing import digest
-from llmc.runtime.manifest import GenerationDefaults, KvSlot, Manifest, Target
+from llmc.runtime.manifest import GenerationDefaults, KvSlot, Manifest
 from llmc.runtime.strict_json import from_plain, parse_json, render_json, to_plain
 
 
@@ -152,8 +153,8 @@ def test_unreadable_manifests(tmp_path, text, message):
 
 def test_a_newer_format_is_named_before_its_unknown_keys(make_engine):
     folder = make_engine()
-    edit_manifest(folder, lambda m: m.update(format=2, novelty=1))
-    refuse(folder, FormatTooNew, "format 2, this llmc reads format 1.*newer llmc")
+    edit_manifest(folder, lambda m: m.update(format=3, novelty=1))
+    refuse(folder, FormatTooNew, "format 3, this llmc reads format 2.*newer llmc")
     assert is_engine(folder), "a newer engine may be replaced by a build"
 
 
@@ -162,10 +163,16 @@ def test_a_newer_format_is_named_before_its_unknown_keys(make_engine):
     [
         (lambda m: m.update(novelty=1), "novelty: unknown key"),
         (lambda m: m.pop("limits"), "limits: missing"),
-        (lambda m: m["kv"]["slots"][0].pop("window"), r"kv\.slots\[0\]\.window: missing"),
-        (lambda m: m["kv"]["slots"][0].update(window=True), r"kv\.slots\[0\]\.window: expected an integer, got true"),
-        (lambda m: m["kv"]["slots"][0].update(window="8"), r"kv\.slots\[0\]\.window: expected an integer, got \"8\""),
-        (lambda m: m["kv"].update(slots={}), r"kv\.slots: expected a list"),
+        (lambda m: m["targets"][0]["kv"]["slots"][0].pop("window"), r"targets\[0\]\.kv\.slots\[0\]\.window: missing"),
+        (
+            lambda m: m["targets"][0]["kv"]["slots"][0].update(window=True),
+            r"targets\[0\]\.kv\.slots\[0\]\.window: expected an integer, got true",
+        ),
+        (
+            lambda m: m["targets"][0]["kv"]["slots"][0].update(window="8"),
+            r"targets\[0\]\.kv\.slots\[0\]\.window: expected an integer, got \"8\"",
+        ),
+        (lambda m: m["targets"][0]["kv"].update(slots={}), r"targets\[0\]\.kv\.slots: expected a list"),
         (lambda m: m["limits"].update(max_batch=0), r"limits: max_batch is 0"),
         (lambda m: m["limits"].update(max_batch=1.5), r"limits\.max_batch: expected an integer"),
         (lambda m: m["generation"].update(top_p=10**400), r"generation\.top_p"),
@@ -174,6 +181,9 @@ def test_a_newer_format_is_named_before_its_unknown_keys(make_engine):
         (lambda m: m["tokens"].update(add_bos=True, bos=None), "add_bos is true but bos is null"),
         (lambda m: m["model"].update(num_valid_tokens=10**6), "exceeds vocab_size"),
         (lambda m: m["files"].update(x={"bytes": 1, "blake3": "zz"}), r"files\.x: blake3 'zz' is not"),
+        (lambda m: m["targets"].clear(), r"targets are \[\], must be one or more"),
+        (lambda m: m["targets"].append(m["targets"][0]), r"targets are \['cpu', 'cpu'\], must be"),
+        (lambda m: m["targets"][0].update(kind="tpu"), r"targets\[0\]: kind is 'tpu', must be 'cpu' or 'cuda'"),
         (lambda m: m["producer"].update(llmc=1), r"producer\.llmc: expected a string"),
     ],
 )
@@ -184,13 +194,42 @@ def test_ill_typed_manifests_name_the_key(make_engine, change, message):
 
 
 def test_machine_mismatches_come_before_files(make_engine):
-    folder = make_engine(target=Target("cpu", "x86_64", ("avx2", "avx512vnni", "amx-bf16")))
+    folder = make_engine(targets=(target(arch="x86_64", features=("avx2", "avx512vnni", "amx-bf16")),))
     (folder / "weights.safetensors").unlink()
     have = Machine("x86_64", frozenset(["avx2", "avx512_vnni"]))
     refuse(folder, MachineMismatch, "a CPU with amx-bf16, which this one lacks", have)
     refuse(folder, MachineMismatch, "built for x86_64, this machine is aarch64", Machine("aarch64", frozenset()))
     full = Machine("x86_64", frozenset(["avx2", "avx512_vnni", "amx_bf16"]))
     refuse(folder, FileMismatch, "weights.safetensors: missing", full)
+
+
+def test_the_first_target_that_the_machine_runs(make_engine):
+    here = target()
+    other, lacking = target(name="arm", arch="elsewhere"), target(name="v9", features=("avx9000",))
+    folder = make_engine(targets=(other, lacking, here))
+    artifact = open_artifact(folder, device="cpu")
+    assert artifact.target == here
+    assert [words.split(",")[0] for words in artifact.passed_over] == [
+        "built for elsewhere",
+        "built for a CPU with avx9000",
+    ]
+    artifact.close()
+    refuse(
+        make_engine("none", targets=(other, lacking)),
+        MachineMismatch,
+        "elsewhere, this.*; built for a CPU with avx9000",
+    )
+
+
+@pytest.mark.parametrize("device", ["gpu", "", 0])
+def test_an_unknown_device(make_engine, device):
+    with pytest.raises(InvalidParameter, match="device must be 'cpu' or 'cuda'"):
+        Engine.load(make_engine(), device=device)
+
+
+def test_a_kind_that_the_engine_lacks(make_engine):
+    with pytest.raises(MachineMismatch, match="built for cpu, not for cuda; build it again with that target"):
+        Engine.load(make_engine(), device="cuda")
 
 
 def test_an_abi_mismatch_comes_before_files(make_engine):
@@ -200,9 +239,9 @@ def test_an_abi_mismatch_comes_before_files(make_engine):
 
 
 def test_a_library_that_disagrees_with_its_manifest(make_engine):
-    kv = dataclasses.replace(manifest().kv, block_bytes=128)
+    kv = dataclasses.replace(target().kv, block_bytes=128)
     with pytest.raises(AbiMismatch, match="KV block of 64 bytes, not 128"):
-        Engine.load(make_engine(kv=kv))
+        Engine.load(make_engine(targets=(target(kv=kv),)))
 
 
 def test_a_library_that_cannot_be_loaded(make_engine):

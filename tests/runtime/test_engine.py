@@ -250,11 +250,53 @@ def test_logits_while_others_decode(engine):
     check(handle.result(), [1, 2, 3], params)
 
 
-@pytest.mark.parametrize("prompt", [[], [-1], [oracle.VOCAB], [2**31], ["a"], [True], [1.0], "", "\ud800"])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [],
+        [-1],
+        [oracle.VOCAB],
+        [2**31],
+        ["a"],
+        [True],
+        [1.0],
+        "",
+        "\ud800",
+        None,
+        5,
+        b"a",
+        {1: 2},
+        {1},
+        np.zeros((2, 2), int),
+    ],
+)
 def test_bad_prompts_are_refused_before_anything_runs(engine, prompt):
     with pytest.raises(InvalidParameter):
         engine.generate([[1], prompt], max_tokens=1)
     assert not engine.step()
+
+
+def test_one_prompt_in_place_of_a_list_is_refused(engine):
+    with pytest.raises(InvalidParameter, match=r"give \[prompt\]"):
+        engine.generate("hello", max_tokens=1)
+
+
+@pytest.mark.parametrize("params", [5, {"max_tokens": 1}, [None, 5], [{}]])
+def test_parameters_of_another_type_are_refused(engine, params):
+    with pytest.raises(InvalidParameter, match="SamplingParams"):
+        engine.generate([[1], [2]], params)
+    if not isinstance(params, list):
+        with pytest.raises(InvalidParameter, match="SamplingParams"):
+            engine.submit([1], params)
+    assert not engine.step()
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"rows": [1.5]}, {"rows": [True]}, {"rows": ["0"]}, {"chunks": [1.0, 2.0]}, {"chunks": ["3"]}]
+)
+def test_rows_and_chunks_that_are_no_integers_are_refused(engine, wanted):
+    with pytest.raises(InvalidParameter):
+        engine.logits([1, 2, 3], **wanted)
 
 
 def test_a_failed_step_fails_its_requests_and_leaves_a_sound_engine(engine, monkeypatch):
@@ -327,6 +369,22 @@ def test_an_interrupt_inside_a_step_ends_every_request_and_leaves_a_sound_engine
         engine.step()
     for handle in handles:
         assert isinstance(handle.result().error, StepFailed)
+    check(engine.generate([[1, 2]], params)[0], [1, 2], params)
+
+
+def test_callbacks_that_interrupt_again_when_told_leave_no_request_behind(engine):
+    def interrupt(output):
+        raise KeyboardInterrupt
+
+    bad = [engine.submit([n], on_output=interrupt) for n in (1, 2)]
+    good = engine.submit([3], temperature=0, max_tokens=9)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    for handle in (*bad, good):
+        assert handle.completion is not None and isinstance(handle.completion.error, StepFailed)
+    assert not engine.step()
+    engine.check_integrity()
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     check(engine.generate([[1, 2]], params)[0], [1, 2], params)
 
 

@@ -30,6 +30,13 @@ def test_integers_refuse_what_is_no_integer_in_range(name, value):
         SamplingParams(**{name: value})
 
 
+@pytest.mark.parametrize("name", ["stop", "stop_token_ids"])
+@pytest.mark.parametrize("value", [None, 5, math.nan, True, b"ab", object(), {1: 2}])
+def test_lists_refuse_what_is_no_list(name, value):
+    with pytest.raises(InvalidParameter, match=name):
+        SamplingParams(**{name: value})
+
+
 @pytest.mark.parametrize(
     "fields",
     [

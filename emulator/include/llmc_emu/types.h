@@ -12,6 +12,18 @@ struct f16 { emu::u16 bits; };
 struct e4m3 { emu::u8 bits; };
 struct s8 { signed char value; };
 
+inline u32 float_bits(float x) { return emu::bits_of(x); }
+inline float bits_float(u32 x) { return emu::float_of(x); }
+inline u64 double_bits(double x) {
+  u64 u;
+  std::memcpy(&u, &x, 8);
+  return u;
+}
+inline double bits_double(u64 u) {
+  double x;
+  std::memcpy(&x, &u, 8);
+  return x;
+}
 inline float to_f32(bf16 x) { return emu::bf16_to_f32(x.bits); }
 inline float to_f32(f16 x) { return emu::f16_to_f32(x.bits); }
 inline float to_f32(e4m3 x) { return emu::e4m3_to_f32(x.bits); }

@@ -1,0 +1,36 @@
+"""Calls of the CUDA driver through cuda-python, with CUDA's own words when one fails."""
+
+from typing import Any
+
+INSTALL = "pip install 'llmc[cuda]'"
+
+
+class CudaError(Exception):
+    """A driver call failed. `code` is CUDA's name for it (CUDA_ERROR_OUT_OF_MEMORY)."""
+
+    def __init__(self, function: str, code: str, words: str) -> None:
+        super().__init__(f"{function}: {code}: {words}")
+        self.function = function
+        self.code = code
+        self.words = words
+
+
+def driver() -> Any:
+    """The module cuda.bindings.driver; imported here and nowhere else. Raises ImportError where it is not installed."""
+    from cuda.bindings import driver as module  # type: ignore[import-untyped]
+
+    return module
+
+
+def call(function: Any, *arguments: Any) -> Any:
+    """Call a function of the driver. Returns its result (a tuple if it has several, None if none); raises CudaError."""
+    code, *results = function(*arguments)
+    if code:
+        raise CudaError(function.__name__, code.name, _words(code))
+    return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+
+def _words(code: Any) -> str:
+    failed, text = driver().cuGetErrorString(code)
+    words = "unknown error" if failed or text is None else text.decode(errors="replace")
+    return " ".join(words.split())
