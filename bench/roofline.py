@@ -30,7 +30,7 @@ def main() -> None:
     found: dict[str, dict[str, Prediction]] = {}
     for name in MODELS:
         subject = open_subject(str(CONFIGS / name), None)
-        found[name] = {t: predict(subject, GPUS[t], BATCHES, LENGTH) for t in TARGETS}
+        found[name] = {t: predict(subject.lowered(GPUS[t]), GPUS[t], BATCHES, LENGTH) for t in TARGETS}
     (args.out / "roofline.svg").write_text(bars(found, LENGTH))
     picture = under_the_roof(found[MODELS[0]]["h100"], GPUS["h100"], MODELS[0])
     (args.out / "roofline-kernels.svg").write_text(picture)

@@ -24,6 +24,7 @@ def build_with_progress(
     max_seq_len: int | None,
     passes: str,
     dump_ir: Path | None,
+    limits: Path | None = None,
 ) -> int:
     """Build, showing progress on stderr; returns the exit code."""
     console = Console(stderr=True)
@@ -38,7 +39,7 @@ def build_with_progress(
         from llmc.compiler.sources.errors import SourceError
 
         loaded = time.monotonic()
-        options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, passes, dump_ir)
+        options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, passes, dump_ir, limits)
         try:
             manifest = build(options, progress)
         except (
