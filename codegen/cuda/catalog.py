@@ -6,6 +6,7 @@ from __future__ import annotations
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams
+from llmc.codegen.cuda.linear_catalog import LINEARS
 from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.target import CudaTarget
 
@@ -20,6 +21,7 @@ ALL: tuple[KernelParams, ...] = (
     *[SkinnyGemmParams(4, 4, e) for e in Epilogue],
     SkinnyGemmParams(1, 1, Epilogue.NONE),
     SkinnyGemmParams(8, 2, Epilogue.RESIDUAL),
+    *LINEARS,
     DecodeAttentionParams(64, 3, 16, 256),
     DecodeAttentionParams(128, 4, 16, 256),
     PrefillAttentionParams(64, 3, 16),

@@ -73,6 +73,7 @@ def options(arch: str) -> list[str]:
         "--device-as-default-execution-space",
         "--no-source-include",
         "--extra-device-vectorization",
+        "--fmad=false",  # kernels write fmaf where they mean it: GPU and twin compute the same
     ]
 
 

@@ -13,20 +13,35 @@ from pathlib import Path
 
 import numpy as np
 from cuda.bindings import driver as cu
-from cuda_calls import Ptr, add_node, alloc, context, download, load, ok, upload
+from cuda_calls import Ptr, add_node, alloc, context, download, load, matrix_map, ok, upload
+from linear_cases import CASES
 from ml_dtypes import bfloat16
 
 from llmc.codegen.cuda.attention import DecodeAttentionParams, RopeAppendParams
-from llmc.codegen.cuda.gemm import SkinnyGemmParams
-from llmc.codegen.cuda.kernel import Epilogue, KernelParams, symbol_of
+from llmc.codegen.cuda.gpus import GPUS
+from llmc.codegen.cuda.kernel import KernelParams, symbol_of
+from llmc.codegen.cuda.linear import variants
+from llmc.codegen.cuda.linear_params import ArgumentKind, LinearParams
 from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.compiler.ir.ops.kernel import GATE_RUN
 
 LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, PAGE, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 16, 100
 EPS, SCALE = 1e-5, D**-0.5
 NORM = RmsNormParams(HIDDEN, 128, False)
-PLAIN, RESIDUAL, SWIGLU = (SkinnyGemmParams(1, 1, e) for e in (Epilogue.NONE, Epilogue.RESIDUAL, Epilogue.SWIGLU))
+QKV = (HEADS + 2 * KV_HEADS) * D
+
+
+def _decode(case: str, n: int, k: int) -> LinearParams:
+    """The kernel of the smallest bucket."""
+    return variants(CASES[case].op(n), n, k, GPUS["h100"])[0].params
+
+
+QKV_LINEAR, O_LINEAR = _decode("bf16", QKV, HIDDEN), _decode("bf16_residual", HIDDEN, HEADS * D)
+GATE_UP, DOWN = _decode("swiglu", INTER, HIDDEN), _decode("bf16_residual", HIDDEN, INTER)
+HEAD = _decode("plain", VOCAB, HIDDEN)
+LINEARS = (QKV_LINEAR, O_LINEAR, GATE_UP, DOWN, HEAD)
 ATTENTION, ROPE = DecodeAttentionParams(D, HEADS // KV_HEADS, PAGE, 256), RopeAppendParams(D, PAGE)
-KERNELS: list[KernelParams] = [NORM, PLAIN, RESIDUAL, SWIGLU, ATTENTION, ROPE]
+KERNELS: list[KernelParams] = [NORM, *LINEARS, ATTENTION, ROPE]
 
 
 def bf(x: np.ndarray) -> np.ndarray:
@@ -41,7 +56,7 @@ def weights(rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
     return [
         {
             "n1": bf(1 + 0.1 * rng.standard_normal(HIDDEN)),
-            "qkv": w((HEADS + 2 * KV_HEADS) * D, HIDDEN),
+            "qkv": w(QKV, HIDDEN),
             "o": w(HIDDEN, HEADS * D),
             "n2": bf(1 + 0.1 * rng.standard_normal(HIDDEN)),
             "gate_up": w(2 * INTER, HIDDEN),
@@ -83,7 +98,7 @@ def reference(x: np.ndarray, layers: list[dict[str, np.ndarray]], final: np.ndar
             p = np.exp(p - p.max())
             out.append(p @ values / p.sum())
         h = bf(dot(w["o"], bf(np.concatenate(out))) + h.astype(np.float32))
-        y = dot(w["gate_up"], norm(h, w["n2"])).reshape(-1, 2, 8)
+        y = dot(w["gate_up"], norm(h, w["n2"])).reshape(-1, 2, GATE_RUN)
         gate, up = y[:, 0].reshape(-1), y[:, 1].reshape(-1)
         h = bf(dot(w["down"], bf(gate / (1 + np.exp(-gate)) * up)) + h.astype(np.float32))
     return dot(head, norm(h, final))
@@ -96,7 +111,7 @@ def main() -> None:
     final = bf(np.ones(HIDDEN))
     head = bf(rng.standard_normal((VOCAB, HIDDEN), dtype=np.float32) * HIDDEN**-0.5)
     context()
-    f = {p: load(folder, symbol_of(p)) for p in KERNELS}
+    f = {p: load(folder, symbol_of(p), smem=p.smem_bytes) for p in KERNELS}
     combine = load(folder, symbol_of(ATTENTION), symbol_of(ATTENTION) + "__combine")
     pages, splits = layers[0]["k"].shape[0], 1
     half = np.arange(D // 2) / (D // 2)
@@ -107,8 +122,8 @@ def main() -> None:
         Ptr(upload(np.array([CONTEXT + 1], np.int32))),
     )
     position, slot = (Ptr(upload(np.array([CONTEXT], np.int32))) for _ in range(2))
-    x, a, qkv, q, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, (HEADS + 2 * KV_HEADS) * D, HEADS * D, INTER))
-    att, logits = Ptr(alloc(2 * HEADS * D)), Ptr(alloc(2 * VOCAB))
+    x, a, qkv, q, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, QKV, HEADS * D, INTER))
+    att, logits = Ptr(alloc(2 * HEADS * D)), Ptr(alloc(4 * VOCAB))
     o, ml = Ptr(alloc(4 * HEADS * splits * D)), Ptr(alloc(8 * HEADS * splits))
     null = Ptr(0)
     graph, last, nodes = ok(cu.cuGraphCreate(0)), [], 0
@@ -117,30 +132,33 @@ def main() -> None:
         nonlocal last, nodes
         last, nodes = [add_node(graph, last, function, grid, block, smem, args)], nodes + 1
 
-    def linear(p: SkinnyGemmParams, inp: Ptr, w: np.ndarray, out: Ptr) -> None:
-        n, k = w.shape
-        residual = out if p.epilogue.has_residual else null
-        add(
-            f[p],
-            (-(-n // 32), 1),
-            256,
-            p.smem_bytes,
-            inp,
-            Ptr(upload(w)),
-            null,
-            residual,
-            out,
-            null,
-            null,
-            1,
-            n,
-            k,
-        )
+    counts = Ptr(upload(np.array([1, 1, 1, 0], np.int32)))
+    workspace = Ptr(alloc(max([16, *(p.workspace_bytes(1) for p in LINEARS)])))
+    counters = Ptr(upload(np.zeros(max([1, *(p.num_counters(1) for p in LINEARS)]), np.uint32)))
+
+    def linear(p: LinearParams, inp: Ptr, w: np.ndarray, out: Ptr) -> None:
+        """The residual is the result's own buffer."""
+        weight = Ptr(upload(w))
+        given = {
+            ArgumentKind.X: inp,
+            ArgumentKind.WEIGHT: weight,
+            ArgumentKind.COUNTS: counts,
+            ArgumentKind.EXTRA: out,
+            ArgumentKind.OUT: out,
+            ArgumentKind.WORKSPACE: workspace,
+            ArgumentKind.COUNTERS: counters,
+        }
+        rows = {ArgumentKind.X: 1, ArgumentKind.WEIGHT: p.shape.weight_rows}
+        args = [
+            given[a.kind] if a.box is None else matrix_map(given[a.kind], rows[a.kind], p.shape.k, p.row_bytes, a.box)
+            for a in p.arguments
+        ]
+        add(f[p], p.grid(1), p.threads, p.smem_bytes, *args)
 
     for w in layers:
         k_cache, v_cache = Ptr(upload(w["k"])), Ptr(upload(w["v"]))
         add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(w["n1"])), a, EPS)
-        linear(PLAIN, a, w["qkv"], qkv)
+        linear(QKV_LINEAR, a, w["qkv"], qkv)
         add(
             f[ROPE],
             (HEADS + 2 * KV_HEADS, 1),
@@ -174,12 +192,12 @@ def main() -> None:
             SCALE * math.log2(math.e),
         )
         add(combine, (HEADS, 1), D, 0, o, ml, length, att, splits)
-        linear(RESIDUAL, att, w["o"], x)
+        linear(O_LINEAR, att, w["o"], x)
         add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(w["n2"])), a, EPS)
-        linear(SWIGLU, a, w["gate_up"], act)
-        linear(RESIDUAL, act, w["down"], x)
+        linear(GATE_UP, a, w["gate_up"], act)
+        linear(DOWN, act, w["down"], x)
     add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(final)), a, EPS)
-    linear(PLAIN, a, head, logits)
+    linear(HEAD, a, head, logits)
 
     executable = ok(cu.cuGraphInstantiate(graph, 0))
     seconds, cpu = [], []
@@ -190,7 +208,7 @@ def main() -> None:
         ok(cu.cuStreamSynchronize(0))
         seconds.append(time.perf_counter() - start)
         cpu.append(time.process_time() - cpu_start)
-    got = download(logits, (VOCAB,), bfloat16).astype(np.float32)
+    got = download(logits, (VOCAB,), np.float32)
     want = reference(x0, layers, final, head)
     error = np.abs(got - want)
     print(

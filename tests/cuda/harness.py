@@ -4,10 +4,12 @@ planted bugs and the mutation script."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import linear_cases
 import numpy as np
 import references
 from ml_dtypes import bfloat16
@@ -16,6 +18,7 @@ from references import Expected
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
+from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.emulator.build import HostCompiler, build_twin
@@ -30,7 +33,7 @@ LLMC_KERNEL(32, 1) touch(unsigned short* p, int n, int zero) {
 LLMC_EXPORT(touch)
 """
 
-Shape = Mapping[str, int | tuple[int, ...]]
+Shape = Mapping[str, int | str | tuple[int, ...]]
 
 
 class Wrong(AssertionError):
@@ -105,23 +108,33 @@ class Lab:
         self._inputs.append(self._arrays[-1])
         return self._arrays[-1]
 
+    def constant(self, values: np.ndarray) -> DeviceArray:
+        """An array that no kernel writes (weights): it may be read before grid_wait."""
+        self._arrays.append(self.emulator.array(values))
+        return self._arrays[-1]
+
     def empty(self, shape: tuple[int, ...], dtype: type = bfloat16) -> DeviceArray:
         self._arrays.append(self.emulator.empty(shape, dtype))
         return self._arrays[-1]
 
-    def run(self, params: KernelParams, shape: Shape, schedule: Schedule, seed: int = 0) -> None:
-        """One case: raises Wrong, or CudaError with the emulator's report."""
+    @contextmanager
+    def case(self, schedule: Schedule) -> Iterator[None]:
+        """Launches under a schedule; afterwards every array of theirs is gone."""
         self.emulator.set_checked(self.checked)
         self.emulator.set_schedule(schedule)
-        rng = np.random.default_rng(seed)
         try:
-            RUNNERS[type(params)](self, params, shape, rng)
+            yield
         finally:
             self.emulator.reset()
             for a in self._arrays:
                 a.free()
             self._arrays.clear()
             self._inputs.clear()
+
+    def run(self, params: KernelParams, shape: Shape, schedule: Schedule, seed: int = 0) -> None:
+        """One case: raises Wrong, or CudaError with the emulator's report."""
+        with self.case(schedule):
+            RUNNERS[type(params)](self, params, shape, np.random.default_rng(seed))
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
@@ -331,4 +344,6 @@ RUNNERS: dict[type, Callable[..., None]] = {
     DecodeAttentionParams: _attention_decode,
     PrefillAttentionParams: _attention_prefill,
     RopeAppendParams: _rope_append,
+    LinearMmaParams: linear_cases.run,
+    LinearWgmmaParams: linear_cases.run,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness import Shape
+from linear_shapes import LINEAR_CASES, linear_matrix
 
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
@@ -108,6 +109,7 @@ def quick() -> list[tuple[KernelParams, Shape]]:
         (SkinnyGemmParams(1, 1, Epilogue.NONE), {"M": 1, "N": 40, "K": 264}),
         (SkinnyGemmParams(8, 3, Epilogue.RESIDUAL), {"M": 7, "N": 24, "K": 136}),
     ]
+    cases += LINEAR_CASES
     cases += _product([DecodeAttentionParams(64, 3, 16, 256), DecodeAttentionParams(128, 4, 16, 64)], list(_DECODE))
     cases += _product([PrefillAttentionParams(64, 2, 16), PrefillAttentionParams(128, 1, 16)], list(_PREFILL))
     cases += [
@@ -129,6 +131,7 @@ def full() -> Iterator[tuple[KernelParams, Shape]]:
         for shape in _mnk(_SKINNY):
             for splits in (1, 2, 5):
                 yield SkinnyGemmParams(4, splits, e), shape
+    yield from linear_matrix()
     for d in (64, 128):
         for group in (1, 3, 8):
             for shape in _DECODE:
