@@ -74,6 +74,8 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     check_output(options.out.absolute(), is_engine)
     backends = _backends(options)
     measured = read_limits(options.limits) if options.limits else None
+    if measured is not None:
+        measured.check([find_target(name) for name in backends])
     progress.stage("reading the model")
     source = open_source(options.model)
     limits = _limits(options, source)

@@ -132,7 +132,7 @@ def predict(
     chunk: int = CHUNK,
     limits: MeasuredLimits | None = None,
 ) -> Prediction:
-    """TargetError where the limits are of another CPU, IRError for a graph with ops that are no kernels."""
+    """`limits` count where they are of this target. IRError for a graph with ops that are no kernels."""
     model = TargetModel(target, limits)
     entries = lowering.entries
     memory = _Memory.of(entries, model.storage)

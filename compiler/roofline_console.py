@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from llmc.codegen.cpu.measured_limits import MeasuredLimits, read_limits
-from llmc.codegen.cpu.target import CpuTarget, TargetError
+from llmc.codegen.cpu.measured_limits import read_limits
+from llmc.codegen.cpu.target import TargetError
 from llmc.codegen.cuda.roofline import ASSUMED
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.ir.graph import IRError
@@ -20,7 +20,7 @@ from llmc.compiler.roofline import CHUNK, Kernel, Point, Prediction, Total, pred
 from llmc.compiler.roofline_subject import PredictionError, Subject, open_subject
 from llmc.compiler.roofline_text import microseconds, milliseconds, percent, short_place, size
 from llmc.compiler.sources.errors import SourceError
-from llmc.compiler.targets import Target, find_target
+from llmc.compiler.targets import find_target
 from llmc.runtime.errors import RuntimeFailure
 
 FORMAT = 1
@@ -47,19 +47,17 @@ def show_roofline(options: RooflineOptions) -> int:
         asked = [find_target(name.strip()) for name in options.target.split(",")] if options.target else []
         batches = _batches(options.batch)
         limits = read_limits(options.limits) if options.limits else None
+        if limits is not None and asked:
+            limits.check(asked)
         subject = open_subject(options.subject, Scheme(options.dtype) if options.dtype else None)
         targets = asked or [find_target(name) for name in subject.targets]
-        if limits is not None and not any(isinstance(t, CpuTarget) for t in targets):
-            raise PredictionError(
-                f"--limits {options.limits}: of a CPU, and {', '.join(t.name for t in targets)} is none"
-            )
+        if limits is not None:
+            limits.check(targets)
         if options.length >= subject.max_seq_len:
             raise PredictionError(
                 f"--length {options.length}: {subject.name} has {subject.max_seq_len} positions, for answers as well"
             )
-        found = [
-            predict(subject.lowered(t), t, batches, options.length, options.chunk, _of(t, limits)) for t in targets
-        ]
+        found = [predict(subject.lowered(t), t, batches, options.length, options.chunk, limits) for t in targets]
     except (TargetError, PredictionError, SourceError, CaptureError, IRError, RuntimeFailure, OSError) as error:
         return refuse(error)
     if options.as_json:
@@ -93,10 +91,6 @@ def _batches(text: str) -> list[int]:
     if not found or min(found) < 1:
         raise PredictionError(f"--batch {text!r}: expected numbers from 1 on, separated by commas")
     return found
-
-
-def _of(target: Target, limits: MeasuredLimits | None) -> MeasuredLimits | None:
-    return limits if isinstance(target, CpuTarget) else None
 
 
 def _tables(console: Console, subject: Subject, options: RooflineOptions, found: list[Prediction]) -> None:

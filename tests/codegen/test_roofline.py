@@ -190,8 +190,12 @@ def test_limits_of_a_cpu(tmp_path: Path) -> None:
     path.write_text(limits.to_json())
     assert read_limits(path) == limits
     assert limits.machine(target) == Machine(17e9, target.l2_bytes, limits.peaks)
-    with pytest.raises(TargetError, match="measured on x86_64_v3, the target is x86-64-v4"):
-        limits.machine(other)
+    assert limits.machine(other) is None
+    limits.check([other, target])
+    with pytest.raises(
+        TargetError, match=r"measured on x86_64_v3, which is none of the targets: x86-64-v4 \(.*, sm_80"
+    ):
+        limits.check([other, A100])
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "mcpu": "x"}'])

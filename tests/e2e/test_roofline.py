@@ -141,7 +141,7 @@ def test_measured_limits_of_a_cpu(llmc: Commands, config: Path, tmp_path: Path) 
         assert kernel["bound"] == "memory" and kernel["expected_s"] is None
         assert kernel["floor_s"] == pytest.approx(kernel["memory_bytes"] / 17e9)
     refused(llmc.run(*arguments, "--target", "x86-64-v4"), "measured on x86_64_v3")
-    refused(llmc.run(*arguments, "--target", "h100"), "of a CPU, and h100 is none")
+    refused(llmc.run(*arguments, "--target", "h100"), "measured on x86_64_v3", "sm_90a")
     refused(llmc.run("inspect", config, "--roofline", "--limits", config / "none"), "none")
 
 
@@ -157,6 +157,13 @@ def test_measured_limits_of_a_cpu(llmc: Commands, config: Path, tmp_path: Path) 
 )
 def test_refusals(llmc: Commands, config: Path, arguments: tuple[str, ...], expected: tuple[str, ...]) -> None:
     refused(llmc.run("inspect", config, "--roofline", *arguments), *expected)
+
+
+def test_targets_are_listed_with_their_figures(llmc: Commands) -> None:
+    ended = llmc.run("targets", COLUMNS="150")
+    assert ended.code == 0
+    for text in ("x86-64-v3", "h100", "H100 80GB SXM, sm_90a", "132", "3,350 GB/s", "989 TFLOP/s", "b200"):
+        assert text in ended.stdout
 
 
 def test_no_config(llmc: Commands, tmp_path: Path) -> None:
@@ -226,7 +233,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize(
-    "name", [n if n == "SmolLM2-135M" else pytest.param(n, marks=pytest.mark.soak) for n in SHAPES]
+    "name", [n if n == "Llama-3.2-1B" else pytest.param(n, marks=pytest.mark.soak) for n in SHAPES]
 )
 def test_floors_of_real_models_by_hand(name: str) -> None:
     """A decode step reads all matrices once, and keys and values of each sequence; a prompt multiplies all of them."""
