@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from llmc.codegen.cpu.measured_limits import read_limits
 from llmc.codegen.package import Contents, Facts, to_json, write_engine
 from llmc.codegen.weights import PlacedWeight, place_weights, sources
 from llmc.compiler.backends import Backend, Lowered, backend_of
@@ -20,7 +21,8 @@ from llmc.compiler.ir.ops.constant import Origin, Source, Weight, WeightExpr
 from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
 from llmc.compiler.ir.parser import ParseError
 from llmc.compiler.ir.printer import print_graph
-from llmc.compiler.report import build_report
+from llmc.compiler.report import build_report, roofline_of
+from llmc.compiler.report_page import render_page
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.targets import find_target
@@ -42,8 +44,8 @@ class BuildError(Exception):
 @dataclass(frozen=True)
 class BuildOptions:
     """What to build. `target`: one or several, with commas. `passes`: changes to the pipeline (passes/pipeline.py).
-    `step_tokens`: most tokens of one step, which prompts are cut into.
-    `dump_ir`: a folder for the graph at every stage."""
+    `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every stage.
+    `limits`: what bench/cpu/limits.py measured on the CPU target, for the report."""
 
     model: str
     out: Path
@@ -54,6 +56,7 @@ class BuildOptions:
     step_tokens: int = STEP_TOKENS
     passes: str = ""
     dump_ir: Path | None = None
+    limits: Path | None = None
 
 
 class Progress(Protocol):
@@ -71,6 +74,9 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     OutputOccupied; then nothing is left at `out` that was not there before."""
     check_output(options.out.absolute(), is_engine)
     backends = _backends(options)
+    measured = read_limits(options.limits) if options.limits else None
+    if measured is not None:
+        measured.check([find_target(name) for name in backends])
     progress.stage("reading the model")
     source = open_source(options.model)
     limits = _limits(options, source)
@@ -94,6 +100,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         weights = {e: where[e] for e in exprs[backend.layout]}
         lowered = Lowered(source.name, entries[backend.layout], weights, limits)
         part, reports[name] = backend.part(lowered, progress.stage)
+        reports[name]["roofline"] = roofline_of(lowered.entries, find_target(name), limits, measured)
         parts.append(part)
     facts = _facts(options, limits, source, captured, parts[0].entries[0], placed, backends.values())
     by_target = {name: logs[backend.layout] for name, backend in backends.items()}
@@ -108,7 +115,8 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         written += num_bytes
         progress.weights(written, total)
 
-    contents = Contents(facts, parts, placed, _texts(source) | {"report.json": to_json(report)})
+    pages = {"report.json": to_json(report), "report.html": render_page(report)}
+    contents = Contents(facts, parts, placed, _texts(source) | pages)
     return write_engine(options.out, contents, _Reader(captured), advance)
 
 

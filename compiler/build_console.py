@@ -25,6 +25,7 @@ def build_with_progress(
     step_tokens: int,
     passes: str,
     dump_ir: Path | None,
+    limits: Path | None = None,
 ) -> int:
     """Build, showing progress on stderr; returns the exit code."""
     console = Console(stderr=True)
@@ -39,7 +40,9 @@ def build_with_progress(
         from llmc.compiler.sources.errors import SourceError
 
         loaded = time.monotonic()
-        options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir)
+        options = BuildOptions(
+            model, out, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
+        )
         try:
             manifest = build(options, progress)
         except (

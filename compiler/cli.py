@@ -45,6 +45,9 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 )
 @click.option("--passes", default="", help="Change passes: 'lower-linears{scheme=int8, group=128}, -fuse-gates'.")
 @click.option("--dump-ir", type=click.Path(path_type=Path, file_okay=False), help="Write the graph after each pass.")
+@click.option(
+    "--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`, for the report."
+)
 def build(
     model: str,
     out: Path | None,
@@ -55,6 +58,7 @@ def build(
     step_tokens: int,
     passes: str,
     dump_ir: Path | None,
+    limits: Path | None,
 ) -> None:
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
     from llmc.compiler.build_console import build_with_progress
@@ -63,7 +67,9 @@ def build(
     folder = out or Path(f"{name}-{dtype}.engine")
 
     def action() -> int:
-        return build_with_progress(model, folder, target, dtype, max_batch, max_seq_len, step_tokens, passes, dump_ir)
+        return build_with_progress(
+            model, folder, target, dtype, max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
+        )
 
     sys.exit(refusing(action, ModuleNotFoundError))
 
@@ -112,7 +118,7 @@ def run(context: click.Context, /, engine: Path, emulate: bool, emulate_gpu: str
 @main.command()
 @click.argument("model_or_engine")
 @click.option("--roofline", is_flag=True, help="Predict its speed on targets instead: of an engine, or of a model.")
-@click.option("--target", help="With --roofline, separated by commas [default: h100,h200,a100].")
+@click.option("--target", help="With --roofline, with commas [default: an engine's, or h100,h200,a100].")
 @click.option("--batch", help="Sequences at once, separated by commas [default: 1,8,64].")
 @click.option("--length", type=click.IntRange(1), help="Tokens of each sequence [default: 1024].")
 @click.option("--chunk", type=click.IntRange(1), help="Most tokens of a prefill step [default: 2048].")
