@@ -44,8 +44,8 @@ class BuildError(Exception):
 @dataclass(frozen=True)
 class BuildOptions:
     """What to build. `target`: one or several, with commas. `passes`: changes to the pipeline (passes/pipeline.py).
-    `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every stage.
-    `limits`: what bench/cpu/limits.py measured on the CPU target, for the report."""
+    `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every
+    stage. `limits`: what bench/cpu/limits.py measured on the CPU target, for the report."""
 
     model: str
     out: Path

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import llmc.runtime.cuda.plan as plan
 from llmc.codegen.cuda.edges import Access
 from llmc.codegen.cuda.launches import COUNTS, Call, Scope, scratch_span
 from llmc.codegen.cuda.linear import variants
 from llmc.codegen.cuda.linear_params import SWIZZLE, Argument, ArgumentKind, CountedBy, LinearParams
 from llmc.compiler.ir.graph import Node
 from llmc.compiler.ir.ops.kernel import PackedLinear
-from llmc.runtime.cuda import plan
 
 PARTIALS, COUNTERS = "linear_partials", "linear_counters"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import llmc.runtime.cuda.plan as plan
 from llmc.codegen.buffers import place_values
 from llmc.codegen.cuda.attention_calls import attention_calls
 from llmc.codegen.cuda.edges import edges
@@ -24,7 +25,6 @@ from llmc.compiler.ir.ops.attention import PagedAttention
 from llmc.compiler.ir.ops.constant import Weight, WeightExpr
 from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample
 from llmc.compiler.ir.types import TensorType
-from llmc.runtime.cuda import plan
 from llmc.runtime.manifest import Limits
 
 REGIONS = {

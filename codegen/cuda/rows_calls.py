@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import llmc.runtime.cuda.plan as plan
 from llmc.codegen.cuda.edges import Access
 from llmc.codegen.cuda.launches import COUNTS, Call, Scope, slot_span
 from llmc.codegen.cuda.rows_kernel import Argument, ArgumentKind, write_rows
@@ -9,7 +10,6 @@ from llmc.codegen.kv_groups import KvGroups
 from llmc.compiler.ir.graph import Node
 from llmc.compiler.ir.ops.attention import KvWrite
 from llmc.compiler.ir.ops.kernel import Rows
-from llmc.runtime.cuda import plan
 
 
 def rows_call(node: Node, op: Rows, scope: Scope, kv: KvGroups) -> Call:
