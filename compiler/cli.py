@@ -20,14 +20,22 @@ def main() -> None:
     """Compile a HuggingFace causal LM into an engine, and run it."""
     # Its warnings are about training, or about what is refused by name here. It reads this when it is imported.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from llmc.compiler.refusal import open_streams
+
+    open_streams()
 
 
 def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
-    """Run an action; one of these errors becomes one line on stderr and exit code 2."""
-    from llmc.compiler.refusal import refuse
+    """Run an action; one of these errors, or one of files, becomes one line on stderr and exit code 2."""
+    from llmc.compiler.refusal import drop_output, refuse
 
     try:
         return action()
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough: click ends quietly
+    except OSError as error:
+        drop_output()
+        sys.exit(refuse(error))
     except errors as error:
         sys.exit(refuse(error))
 
@@ -54,7 +62,7 @@ def build(
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
     from llmc.compiler.build_console import build_with_progress
 
-    name = Path(model).stem if model.endswith(".gguf") else Path(model).name
+    name = Path(model).stem if model.endswith(".gguf") else Path(os.path.abspath(model)).name
     folder = out or Path(f"{name}-{dtype}.engine")
 
     def action() -> int:
@@ -102,7 +110,7 @@ def targets() -> None:
 @main.command()
 @click.argument("engine", type=click.Path(path_type=Path))
 @click.argument("model")
-@click.option("--texts", type=click.Path(path_type=Path, exists=True), help="One text per line [default: built in].")
+@click.option("--texts", type=click.Path(path_type=Path), help="One text per line [default: built in].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(engine: Path, model: str, texts: Path | None, as_json: bool) -> None:
     """Compare ENGINE with transformers running MODEL in float32, teacher-forced, position by position."""

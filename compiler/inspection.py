@@ -8,9 +8,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from llmc.compiler.targets import find_target, target_names
-from llmc.runtime.artifact import read_manifest
+from llmc.runtime.artifact import read_file, read_manifest
 from llmc.runtime.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes
 
@@ -18,8 +19,8 @@ from llmc.runtime.memory import available_bytes
 def show_engine(folder: Path) -> None:
     """Print the manifest and the build's report for people. Raises EngineError."""
     manifest = read_manifest(folder)
-    report = json.loads((folder / "report.json").read_text())
-    console = Console()
+    report = json.loads(read_file(folder, manifest, "report.json"))
+    console = Console(markup=False)
     _facts(console, folder, manifest, report)
     _kernels(console, report)
     _rules(console, report)
@@ -29,7 +30,7 @@ def show_engine(folder: Path) -> None:
 
 def _facts(console: Console, folder: Path, manifest: Manifest, report: dict[str, Any]) -> None:
     model = manifest.model
-    console.print(f"[bold]{folder}[/bold]  engine format {manifest.format}, step ABI {manifest.abi}")
+    console.print(Text(str(folder), "bold"), f" engine format {manifest.format}, step ABI {manifest.abi}")
     console.print(f"model     {model.name} ({model.architecture}), {model.num_parameters:,} parameters, {model.dtype}")
     for target in manifest.targets:
         console.print(f"target    {target.name} ({target.arch}: {', '.join(target.features)})")
@@ -54,7 +55,7 @@ def _kernels(console: Console, report: dict[str, Any]) -> None:
         table.add_row(name, *(str(report["entries"][entry].get(name, 0)) for entry in ("decode", "prefill")))
     console.print(table)
     for choice in report["kernels"]:
-        console.print(f"{choice['op']}: [green]{choice['chosen']}[/green]  {choice['reason']}")
+        console.print(f"{choice['op']}:", Text(choice["chosen"], "green"), f" {choice['reason']}")
         for name, reason in choice["rejected"].items():
             console.print(f"    not {name}: {reason}")
 
@@ -92,9 +93,9 @@ def _memory(console: Console, manifest: Manifest, target: TargetEntry) -> None:
 
 def show_targets() -> None:
     """Print the targets that `llmc build` takes, and what this machine is."""
-    console = Console()
+    console = Console(markup=False)
     here = find_target("cpu")
     console.print(f"cpu    this machine: {here.arch} with {', '.join(here.features)}")
     for name in target_names()[1:]:
-        console.print(f"{name}", markup=False)
+        console.print(name)
     console.print("h100   not yet: CUDA engines follow with the CUDA kernels (issue 4)")

@@ -169,7 +169,7 @@ def identity(folder: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def read_report(folder: Path, manifest: Manifest, name: str) -> bytes:
+def read_file(folder: Path, manifest: Manifest, name: str) -> bytes:
     """A small file of an engine that is not opened, its checksum checked. Raises FileMismatch, ChecksumMismatch."""
     if name not in manifest.files:
         raise FileMismatch(f"{folder}: the engine has no {name}")
