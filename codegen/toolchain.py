@@ -28,7 +28,7 @@ class ToolchainError(RuntimeError):
 
 
 class CompileTarget(Protocol):
-    """What the compiler needs to know of a CPU target (compiler.targets.CpuTarget)."""
+    """What the compiler needs to know of a CPU target (codegen.cpu.target.CpuTarget)."""
 
     @property
     def triple(self) -> str: ...

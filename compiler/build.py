@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from llmc.codegen.cpu.linear_kernels import choose_linear
-from llmc.codegen.cpu.model import render
-from llmc.codegen.package import Contents, Facts, cpu_part, to_json, write_engine
-from llmc.codegen.toolchain import CompileReport, Toolchain, compile_library, find_toolchain
+from llmc.codegen.package import Contents, Facts, to_json, write_engine
 from llmc.codegen.weights import PlacedWeight, place_weights, sources
+from llmc.compiler.backends import Backend, Lowered, backend_of
 from llmc.compiler.capture.capture import Captured, capture
 from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.constant import Origin, Source, Weight
-from llmc.compiler.ir.ops.kernel import Sample, Scheme
+from llmc.compiler.ir.ops.constant import Origin, Source, Weight, WeightExpr
+from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
 from llmc.compiler.ir.parser import ParseError
 from llmc.compiler.ir.printer import print_graph
 from llmc.compiler.report import build_report
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
-from llmc.compiler.targets import CpuTarget, find_target
+from llmc.compiler.targets import find_target
 from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact import is_engine
@@ -43,7 +41,8 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What to build. `passes`: changes to the pipeline (passes/pipeline.py); `dump_ir`: a folder for every stage."""
+    """What to build. `target`: one or several, with commas. `passes`: changes to the pipeline (passes/pipeline.py).
+    `dump_ir`: a folder for the graph at every stage."""
 
     model: str
     out: Path
@@ -69,26 +68,34 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     """Build an engine. Raises SourceError, CaptureError, IRError, BuildError, ToolchainError, TargetError or
     OutputOccupied; then nothing is left at `out` that was not there before."""
     check_output(options.out.absolute(), is_engine)
-    target = find_target(options.target)
-    toolchain = find_toolchain()
+    backends = _backends(options)
     progress.stage("reading the model")
     source = open_source(options.model)
     limits = _limits(options, source)
-    pipeline = _pipeline(options, source)
+    pipelines = {layout: _pipeline(options, source, layout) for layout in {b.layout: None for b in backends.values()}}
     progress.stage("capturing the graph")
     captured = capture(source)
     dump = _Dump(options.dump_ir)
     dump("captured", captured.graph)
     progress.stage("optimising")
-    log = RuleLog()
-    entries = run_pipeline(captured.graph, pipeline, log, dump)
+    logs = {layout: RuleLog() for layout in pipelines}
+    entries = {
+        layout: run_pipeline(captured.graph, pipeline, logs[layout], dump.of(layout, len(pipelines)))
+        for layout, pipeline in pipelines.items()
+    }
     progress.stage("generating kernels")
-    placed = place_weights([n.op.expr for g in reversed(entries) for n in g.nodes if isinstance(n.op, Weight)])
-    (sample,) = (n.op for n in entries[0].nodes if isinstance(n.op, Sample))
-    weights = {w.expr: w for w in placed}
-    model = render(source.name, target.name, entries, weights, sample.num_valid_tokens)
-    facts = _facts(options, limits, source, captured, entries[0], placed, toolchain)
-    report = build_report(facts, model, placed, entries, log, source, captured, choose_linear(options.scheme, target))
+    exprs = {layout: _weights(found) for layout, found in entries.items()}
+    placed = place_weights([e for found in exprs.values() for e in found])
+    where = {w.expr: w for w in placed}
+    parts, reports = [], {}
+    for name, backend in backends.items():
+        weights = {e: where[e] for e in exprs[backend.layout]}
+        lowered = Lowered(source.name, entries[backend.layout], weights)
+        part, reports[name] = backend.part(lowered, progress.stage)
+        parts.append(part)
+    facts = _facts(options, limits, source, captured, parts[0].entries[0], placed, backends.values())
+    by_target = {name: logs[backend.layout] for name, backend in backends.items()}
+    report = build_report(facts, by_target, reports, source, captured)
     total = sum(w.num_bytes for w in placed)
     written = 0
 
@@ -99,17 +106,21 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         written += num_bytes
         progress.weights(written, total)
 
-    def compile_model(texts: Mapping[str, str], out: Path) -> None:
-        progress.stage("compiling kernels")
-        _compile(texts, target, out, toolchain)
-
-    part = cpu_part(target.name, target.arch, target.features, model, placed, entries, compile_model)
-    contents = Contents(facts, [part], placed, _texts(source) | {"report.json": to_json(report)})
+    contents = Contents(facts, parts, placed, _texts(source) | {"report.json": to_json(report)})
     return write_engine(options.out, contents, _Reader(captured), advance)
 
 
-def _compile(texts: Mapping[str, str], target: CpuTarget, out: Path, toolchain: Toolchain) -> CompileReport:
-    return compile_library(texts, target, out, toolchain)
+def _backends(options: BuildOptions) -> dict[str, Backend]:
+    """By target name, in the order asked for."""
+    names = [name.strip() for name in options.target.split(",")]
+    if len(set(names)) != len(names):
+        raise BuildError(f"--target {options.target}: a target is named twice")
+    return {name: backend_of(find_target(name), options.scheme) for name in names}
+
+
+def _weights(entries: Sequence[Graph]) -> list[WeightExpr]:
+    """In the order that decode reads them."""
+    return list(dict.fromkeys(n.op.expr for g in reversed(entries) for n in g.nodes if isinstance(n.op, Weight)))
 
 
 @dataclass(frozen=True)
@@ -117,13 +128,18 @@ class _Dump:
     """Writes the graph after each pass as NN-name.llmc."""
 
     folder: Path | None
+    prefix: str = ""
+
+    def of(self, layout: WeightLayout, num_layouts: int) -> _Dump:
+        """For one of several pipelines: its passes are told apart by the layout that they lower to."""
+        return replace(self, prefix=f"{layout.value}." if num_layouts > 1 else "")
 
     def __call__(self, name: str, graph: Graph) -> None:
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self.folder.glob("*.llmc"))
-        (self.folder / f"{number:02}-{name}.llmc").write_text(print_graph(graph))
+        (self.folder / f"{number:02}-{self.prefix}{name}.llmc").write_text(print_graph(graph))
 
 
 @dataclass(frozen=True)
@@ -139,24 +155,24 @@ class _Reader:
         return self.captured.stored(source).read_f32(rows)
 
 
-def _model_length(source: ModelSource) -> int:
+def model_length(source: ModelSource) -> int:
     """The positions a model states, or the default where it states none."""
     return getattr(source.config.get_text_config(), "max_position_embeddings", None) or DEFAULT_MAX_SEQ_LEN
 
 
 def _limits(options: BuildOptions, source: ModelSource) -> Limits:
-    stated = _model_length(source)
+    stated = model_length(source)
     if options.max_seq_len is not None and options.max_seq_len > stated:
         raise BuildError(f"--max-seq-len {options.max_seq_len}: the model's positions end at {stated}")
     return Limits(options.max_seq_len or stated, options.max_batch, max(STEP_TOKENS, options.max_batch))
 
 
-def _pipeline(options: BuildOptions, source: ModelSource) -> Pipeline:
+def _pipeline(options: BuildOptions, source: ModelSource, layout: WeightLayout) -> Pipeline:
     """Ids that the tokenizer cannot produce have no text: they are never sampled."""
     vocab = int(source.config.get_text_config().vocab_size)
     num_valid = min(vocab, source.tokenizer.num_tokens) if source.tokenizer else vocab
     try:
-        return with_options(default_pipeline(options.scheme, INT8_GROUP, num_valid), options.passes)
+        return with_options(default_pipeline(options.scheme, INT8_GROUP, num_valid, layout), options.passes)
     except (ValueError, ParseError) as error:
         raise BuildError(str(error)) from error
 
@@ -168,7 +184,7 @@ def _facts(
     captured: Captured,
     entry: Graph,
     placed: list[PlacedWeight],
-    toolchain: Toolchain,
+    backends: Iterable[Backend],
 ) -> Facts:
     tokenizer, generation = source.tokenizer, source.generation
     eos = {*generation.eos, *([tokenizer.eos] if tokenizer and tokenizer.eos is not None else [])}
@@ -178,7 +194,7 @@ def _facts(
     bos = generation.bos if generation.bos is not None else (tokenizer.bos if tokenizer else None)
     versions = {name: importlib.metadata.version(name) for name in ("llmc", "transformers", "torch")}
     return Facts(
-        producer={**versions, "toolchain": toolchain.name},
+        producer={**versions, "toolchain": ", ".join(dict.fromkeys(b.toolchain for b in backends))},
         model=ModelSummary(
             name=source.name,
             architecture=captured.model_class,
@@ -186,7 +202,7 @@ def _facts(
             num_parameters=sum(int(np.prod(s.shape)) for s in parameters),
             vocab_size=int(str(sample.inputs[0].tensor.shape[1])),
             num_valid_tokens=sample.op.num_valid_tokens,
-            max_seq_len=_model_length(source),
+            max_seq_len=model_length(source),
         ),
         limits=limits,
         tokens=SpecialTokens(

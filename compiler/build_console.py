@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from llmc.codegen.cpu.target import TargetError
 from llmc.codegen.toolchain import ToolchainError
 from llmc.compiler.refusal import refuse
-from llmc.compiler.targets import TargetError
 from llmc.runtime.artifact import WEIGHTS
 from llmc.runtime.errors import RuntimeFailure
 

@@ -90,13 +90,30 @@ def run(engine: Path, **options: Any) -> None:
 
 
 @main.command()
-@click.argument("engine", type=click.Path(path_type=Path))
-def inspect(engine: Path) -> None:
-    """Show what ENGINE holds: what fused and what did not and why, kernels, bytes."""
-    from llmc.compiler.inspection import show_engine
+@click.argument("model_or_engine")
+@click.option("--roofline", is_flag=True, help="Predict its speed on targets instead: of an engine, or of a model.")
+@click.option("--target", help="With --roofline, separated by commas [default: h100,h200,a100].")
+@click.option("--batch", help="Sequences at once, separated by commas [default: 1,8,64].")
+@click.option("--length", type=click.IntRange(1), help="Tokens of each sequence [default: 1024].")
+@click.option("--chunk", type=click.IntRange(1), help="Most tokens of a prefill step [default: 2048].")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Of a model's weights [default: bf16].")
+@click.option("--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`.")
+@click.option("--kernels", is_flag=True, help="Show kernel by kernel for every target and batch.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(model_or_engine: str, roofline: bool, **options: Any) -> None:
+    """Show what an engine holds: what fused and what did not and why, kernels, bytes."""
     from llmc.runtime.errors import RuntimeFailure
 
-    refusing(lambda: show_engine(engine), RuntimeFailure)
+    if roofline:
+        from llmc.compiler.roofline_console import RooflineOptions, show_roofline
+
+        given = {name: value for name, value in options.items() if value is not None}
+        sys.exit(refusing(lambda: show_roofline(RooflineOptions(model_or_engine, **given)), ModuleNotFoundError))
+    from llmc.compiler.inspection import show_engine
+
+    if lone := [name for name, value in options.items() if value]:
+        raise click.UsageError(f"--{'json' if lone[0] == 'as_json' else lone[0]} goes with --roofline")
+    refusing(lambda: show_engine(Path(model_or_engine)), RuntimeFailure)
 
 
 @main.command()

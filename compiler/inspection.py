@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmc.compiler.targets import find_target, target_names
+from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
+from llmc.codegen.cuda.gpus import GPUS
 from llmc.runtime.artifact import read_file, read_manifest
 from llmc.runtime.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes
@@ -22,9 +23,11 @@ def show_engine(folder: Path) -> None:
     report = json.loads(read_file(folder, manifest, "report.json"))
     console = Console(markup=False)
     _facts(console, folder, manifest, report)
-    _kernels(console, report)
-    _rules(console, report)
     for target in manifest.targets:
+        found = report["targets"][target.name]
+        console.rule(f"{target.name}", align="left")
+        _kernels(console, found)
+        _rules(console, found)
         _memory(console, manifest, target)
 
 
@@ -94,8 +97,21 @@ def _memory(console: Console, manifest: Manifest, target: TargetEntry) -> None:
 def show_targets() -> None:
     """Print the targets that `llmc build` takes, and what this machine is."""
     console = Console(markup=False)
-    here = find_target("cpu")
+    here = find_cpu(NATIVE)
+    assert here is not None
     console.print(f"cpu    this machine: {here.arch} with {', '.join(here.features)}")
-    for name in target_names()[1:]:
+    for name in cpu_names()[1:]:
         console.print(name)
-    console.print("h100   not yet: CUDA engines follow with the CUDA kernels (issue 4)")
+    table = Table("GPU", "", "SMs", "memory", "bandwidth", "bf16 peak", "L2", title="for `llmc inspect --roofline`")
+    for gpu in GPUS.values():
+        table.add_row(
+            gpu.name,
+            f"{gpu.product}, {gpu.arch}",
+            str(gpu.sms),
+            f"{gpu.memory_bytes >> 30} GiB",
+            f"{gpu.bandwidth / 1e9:,.0f} GB/s",
+            f"{(gpu.peaks.bf16 or 0) / 1e12:,.0f} TFLOP/s",
+            f"{gpu.l2_bytes >> 20} MiB",
+        )
+    console.print(table)
+    console.print("CUDA engines follow with the CUDA kernels (issue 4)")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from llmc.codegen.cpu.linear_kernels import Choice
-from llmc.codegen.cpu.model import BLOCK_TOKENS, Model
 from llmc.codegen.package import Facts
-from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.capture.capture import Captured
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.constant import Weight
@@ -18,16 +15,10 @@ from llmc.passes.rewrite import RuleLog
 
 
 def build_report(
-    facts: Facts,
-    model: Model,
-    placed: Sequence[PlacedWeight],
-    entries: Sequence[Graph],
-    log: RuleLog,
-    source: ModelSource,
-    captured: Captured,
-    linear: Choice,
+    facts: Facts, logs: Mapping[str, RuleLog], targets: Mapping[str, Any], source: ModelSource, captured: Captured
 ) -> dict[str, Any]:
-    """Everything a build knows about itself, as plain JSON values."""
+    """Everything a build knows about itself, as plain JSON values. By target: `logs` of the rules that led to its
+    kernels, and what its backend reports (compiler/backends.py)."""
     return {
         "model": {
             "name": source.name,
@@ -38,28 +29,18 @@ def build_report(
             "ignored_tensors": list(captured.ignored_tensors),
             "untied_parameters": list(captured.untied),
         },
-        "rules": {
-            "applied": dict(sorted(log.applied.items())),
-            "refused": {name: dict(sorted(where.items())) for name, where in sorted(log.refused.items())},
-        },
-        "kernels": [
-            {
-                "op": "packed_linear",
-                "chosen": linear.chosen.name,
-                "reason": f"{linear.chosen.macs_per_cycle} multiply-adds a cycle and core, at peak",
-                "rejected": linear.rejected,
-            }
-        ],
-        "entries": {g.name: _launches(g) for g in entries},
-        "bytes": {
-            "weights": sum(w.num_bytes for w in placed),
-            "kv_per_token": model.kv_block_bytes // BLOCK_TOKENS,
-            "arena_per_token": model.arena_per_token,
-            "arena_per_row": model.arena_per_row,
-        },
+        "targets": {name: {"rules": _rules(logs[name]), **found} for name, found in targets.items()},
         "limits": {"max_seq_len": facts.limits.max_seq_len, "max_batch": facts.limits.max_batch},
     }
 
 
-def _launches(graph: Graph) -> dict[str, int]:
+def _rules(log: RuleLog) -> dict[str, Any]:
+    return {
+        "applied": dict(sorted(log.applied.items())),
+        "refused": {name: dict(sorted(where.items())) for name, where in sorted(log.refused.items())},
+    }
+
+
+def launches_of(graph: Graph) -> dict[str, int]:
+    """How many launches of each op."""
     return dict(sorted(Counter(n.op.mnemonic() for n in graph.nodes if not isinstance(n.op, Weight)).items()))

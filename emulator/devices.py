@@ -30,6 +30,7 @@ class Device:
 
 
 A100 = Device("NVIDIA A100", 8, 0, 108, 80 * GIB, 40 << 20, 163 * KIB, 164 * KIB)
+L40S = Device("NVIDIA L40S", 8, 9, 142, 48 * GIB, 96 << 20, 99 * KIB, 100 * KIB, threads_sm=1536)
 RTX4090 = Device("NVIDIA GeForce RTX 4090", 8, 9, 128, 24 * GIB, 72 << 20, 99 * KIB, 100 * KIB, threads_sm=1536)
 H100 = Device("NVIDIA H100", 9, 0, 132, 80 * GIB, 50 << 20, 227 * KIB, 228 * KIB)
 H200 = Device("NVIDIA H200", 9, 0, 132, 141 * GIB, 50 << 20, 227 * KIB, 228 * KIB)

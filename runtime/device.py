@@ -7,7 +7,7 @@ from typing import Protocol
 
 from llmc.runtime.abi import LlmcConfig, load_library
 from llmc.runtime.artifact import Artifact
-from llmc.runtime.errors import AbiMismatch, MachineMismatch, NotEnoughMemory, StepFailed
+from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
 from llmc.runtime.limits import LoadOptions, plan_limits
 from llmc.runtime.manifest import CUDA
 from llmc.runtime.memory import Pool, available_bytes
@@ -17,7 +17,9 @@ from llmc.runtime.prepare import StepBuffers, StepLimits
 def open_device(artifact: Artifact, options: LoadOptions) -> "Device":
     """The device of the artifact's target, ready for steps. Raises EngineError subclasses, InvalidParameter."""
     if artifact.target.kind == CUDA:
-        raise MachineMismatch(f"{artifact.folder}: this version of the runtime has no CUDA device")
+        from llmc.runtime.cuda.device import CudaDevice
+
+        return CudaDevice(artifact, options)
     plan = plan_limits(artifact.manifest, artifact.target, options)
     return CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
 
@@ -47,7 +49,7 @@ class Device(Protocol):
         """Run a step of any mix of chunks and single tokens. Raises StepFailed."""
 
     def decode(self, step: StepBuffers) -> None:
-        """Run a step in which every sequence has exactly one token. Raises StepFailed."""
+        """Run a step in which every sequence has exactly one token, which is sampled. Raises StepFailed."""
 
     def close(self) -> None:
         """Give back memory and threads; closing again changes nothing."""

@@ -41,6 +41,10 @@ class NotEnoughMemory(EngineError):
     """The asked-for limits need more memory than there is."""
 
 
+class DeviceRefused(EngineError):
+    """The driver refused what the engine needs of the device; carries CUDA's own message."""
+
+
 class DiskFull(EngineError):
     """A build ran out of disk space; what it had written is removed."""
 

@@ -34,7 +34,8 @@ class Batch:
 
     @property
     def decode_only(self) -> bool:
-        return all(chunk.count == 1 for chunk in self.chunks)
+        """Whether every sequence has one token, which is sampled. The last token of a step may be a prompt's middle."""
+        return all(chunk.count == 1 and chunk.samples for chunk in self.chunks)
 
     @property
     def num_tokens(self) -> int:

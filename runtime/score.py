@@ -84,7 +84,7 @@ class Scorer:
                     )
                 offsets = np.asarray(inside, dtype=np.int32) - start
                 self._buffers.fill_scoring(ids[start:end], start, table.block_ids, offsets, buffer)
-                (self._device.decode if count == 1 else self._device.prefill)(self._buffers)
+                (self._device.decode if count == len(inside) == 1 else self._device.prefill)(self._buffers)
                 if inside:
                     yield inside, buffer[: len(inside)]
                 start = end

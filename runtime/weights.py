@@ -19,12 +19,14 @@ _MAX_HEADER_BYTES = 100 << 20
 class Weights:
     """A read-only mapping of the file.
 
-    `address` is that of the data section, once `locate_data` has found it.
+    `address` is that of the data section, and `spans` are the tensors' first bytes and ends in it, once `locate_data`
+    has found them.
     """
 
     path: Path
     mapping: mmap.mmap
     data_offset: int = 0
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     view: memoryview = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +65,8 @@ class Weights:
         self.data_offset = _LENGTH_BYTES + length
         if self.data_offset % DATA_ALIGNMENT:
             raise FileMismatch(f"{self.path}: data starts at byte {self.data_offset}, no multiple of {DATA_ALIGNMENT}")
-        end = _end_of_tensors(self.path, bytes(self.view[_LENGTH_BYTES : self.data_offset]))
+        self.spans = _spans(self.path, bytes(self.view[_LENGTH_BYTES : self.data_offset]))
+        end = max((end for _, end in self.spans.values()), default=0)
         if end > self.data_bytes:
             raise FileMismatch(f"{self.path}: tensors end at byte {end} of the data, which has {self.data_bytes}")
 
@@ -72,10 +75,14 @@ class Weights:
         self.mapping.close()
 
 
-def _end_of_tensors(path: Path, header: bytes) -> int:
+def _spans(path: Path, header: bytes) -> dict[str, tuple[int, int]]:
     try:
         tensors = parse_json(header)
-        spans = [tensor["data_offsets"] for name, tensor in tensors.items() if name != "__metadata__"]
-        return max((int(end) for _, end in spans), default=0)
+        offsets = {name: tensor["data_offsets"] for name, tensor in tensors.items() if name != "__metadata__"}
+        spans = {name: (int(start), int(end)) for name, (start, end) in offsets.items()}
     except (JsonMismatch, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ManifestInvalid(f"{path}: malformed safetensors header: {error}") from error
+    for name, (start, end) in spans.items():
+        if not 0 <= start <= end:
+            raise ManifestInvalid(f"{path}: malformed safetensors header: {name} spans {start} to {end}")
+    return spans

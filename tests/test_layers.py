@@ -27,6 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "llmc.runtime.manifest",
         "llmc.runtime.staging",
     ),
+    "llmc.codegen.cuda": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.cuda.plan"),
     "llmc.emulator": ("llmc.emulator",),
     "llmc.compiler": ("llmc",),
 }

@@ -18,7 +18,8 @@ from limits import Limits, Peak
 from native import load_native
 
 from llmc.codegen import packing
-from llmc.compiler.targets import CpuTarget, find_target
+from llmc.codegen.cpu.target import CpuTarget
+from llmc.compiler.targets import find_target
 
 FORMATS: dict[str, packing.Format] = {
     "f32": packing.F32(),

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from native import load_native
 
-from llmc.compiler.targets import CpuTarget, find_target
+from llmc.codegen.cpu.target import CpuTarget
+from llmc.compiler.targets import find_target
 
 Seconds = npt.NDArray[np.float64]
 

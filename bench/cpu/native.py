@@ -7,8 +7,8 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
+from llmc.codegen.cpu.target import CpuTarget
 from llmc.codegen.toolchain import compile_library
-from llmc.compiler.targets import CpuTarget
 
 
 def load_native(source: str, target: CpuTarget) -> ctypes.CDLL:

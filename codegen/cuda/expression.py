@@ -92,7 +92,7 @@ def expression(node: Node, args: list[str]) -> str:
 
 def statements(nodes: Iterable[Node], text: dict[Value, str], prefix: str = "v") -> list[str]:
     """One declaration per pointwise node, in order; `text` has the inputs' texts and gets the outputs' names."""
-    lines = []
+    lines: list[str] = []
     for node in nodes:
         if isinstance(node.op, Scalar):
             text[node.output] = literal(node.op.value, node.op.dtype)

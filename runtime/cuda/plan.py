@@ -5,9 +5,12 @@ Every argument of a launch is known when the engine is loaded; what changes from
 n launches the grid of its largest step, and blocks beyond the step's counts return at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+
+from llmc.runtime.errors import ManifestInvalid
+from llmc.runtime.strict_json import JsonMismatch, from_plain, parse_json
 
 FORMAT = 1
 SYMBOLS = ("T", "R", "S", "L")
@@ -66,10 +69,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Memory that launches share and no launch needs afterwards. `zeroed`: zero at load, and left zero by launches."""
+    """Memory that launches share and that none needs once it has ended, as large as the largest variant of any bucket
+    asks. `zeroed`: zero at load, and left zero by every launch."""
 
     name: str
-    bytes: Extent
     zeroed: bool
 
 
@@ -90,8 +93,9 @@ class Box:
 class Argument:
     """One argument of a kernel, in its order.
 
-    kind `buffer`, `weight`, `input`, `output`, `scratch`: the address of `name`; `kv`: of the KV pool; with `box`, a
-    tensor map over it. kind `i32`, `i64`, `f32`: `value`; `extent`: the i32 value of `extent`.
+    kind `buffer`, `weight`, `input`, `output`, `scratch`: the address of `name`; `kv`: of the pool of the KV group
+    whose number `name` is; with `box`, a tensor map over it. kind `i32`, `i64`, `f32`: `value`; `extent`: the i32
+    value of `extent`.
     """
 
     kind: str
@@ -103,6 +107,10 @@ class Argument:
     def __post_init__(self) -> None:
         if self.kind not in (*POINTERS, *SCALARS):
             raise ValueError(f"kind is {self.kind!r}, expected one of {', '.join((*POINTERS, *SCALARS))}")
+        given = [name for name in ("name", "value", "extent", "box") if getattr(self, name) is not None]
+        wanted = "name" if self.kind in POINTERS else "extent" if self.kind == "extent" else "value"
+        if wanted not in given or set(given) - {wanted, *(("box",) if self.kind in POINTERS else ())}:
+            raise ValueError(f"an argument of kind {self.kind} has {wanted}, got {', '.join(given) or 'nothing'}")
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,11 @@ class Variant:
     block: int
     shared_bytes: int
     arguments: tuple[Argument, ...]
+    scratch: Mapping[str, Extent]  # bytes of each that it uses
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.grid) <= 3:
+            raise ValueError(f"{self.kernel}: a grid of {len(self.grid)} dimensions, expected 1 to 3")
 
 
 @dataclass(frozen=True)
@@ -122,7 +135,7 @@ class Launch:
     """One kernel call. `after`: the launches that must have ended before it starts, none of them implied by others.
 
     `rows` is the symbol that its variants' `up_to` bounds; variants ascend, and the last has no bound that a step
-    could exceed.
+    could exceed. `reads` and `writes` are for people.
     """
 
     op: str
@@ -150,7 +163,7 @@ class Arena:
 @dataclass(frozen=True)
 class Plan:
     """An entry (prefill or decode). `kernels`: the file in the engine that holds each kernel. `logits`: the buffer of
-    raw logits."""
+    raw logits, f32[R, vocabulary]."""
 
     entry: str
     arena: Arena
@@ -160,3 +173,40 @@ class Plan:
     launches: tuple[Launch, ...]
     logits: str
     format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"plan format {self.format}, this llmc reads {FORMAT}; build the engine again")
+        names = {"buffer": {b.name for b in self.buffers}, "scratch": {s.name for s in self.scratch}}
+        logits = next((b for b in self.buffers if b.name == self.logits), None)
+        if logits is None or logits.rows != "R" or not logits.type.startswith("f32["):
+            raise ValueError(f"logits are {self.logits!r}, which is no buffer of f32 rows per sampled row")
+        for index, launch in enumerate(self.launches):
+            where = f"launches[{index}] ({launch.op} {launch.loc})"
+            if any(not 0 <= before < index for before in launch.after):
+                raise ValueError(f"{where}: after {list(launch.after)}, expected earlier launches")
+            if launch.rows not in SYMBOLS or not launch.variants:
+                raise ValueError(f"{where}: counts {launch.rows!r} rows in {len(launch.variants)} variants")
+            for variant in launch.variants:
+                if variant.kernel not in self.kernels:
+                    raise ValueError(f"{where}: no file for kernel {variant.kernel}")
+                for argument in variant.arguments:
+                    if argument.kind in names and argument.name not in names[argument.kind]:
+                        raise ValueError(f"{where}: no {argument.kind} named {argument.name!r}")
+
+    def variants(self) -> Iterator[Variant]:
+        """Of all launches."""
+        for launch in self.launches:
+            yield from launch.variants
+
+    def names(self, kind: str) -> set[str]:
+        """Names of all arguments of a kind."""
+        return {a.name for v in self.variants() for a in v.arguments if a.kind == kind and a.name is not None}
+
+
+def read_plan(text: bytes, where: str) -> Plan:
+    """The plan of a file. Raises ManifestInvalid, naming `where` and the key."""
+    try:
+        return from_plain(Plan, parse_json(text))
+    except JsonMismatch as error:
+        raise ManifestInvalid(f"{where}: {error}") from error

@@ -73,6 +73,6 @@ int64_t llmc_arena_bytes(const LlmcConfig*);            // scratch that llmc_cre
 LlmcEngine* llmc_create(const LlmcConfig*);             // starts num_threads - 1 threads; null: out of memory
 void llmc_destroy(LlmcEngine*);                         // joins them
 int32_t llmc_prefill(LlmcEngine*, const LlmcStep*);     // any mix of chunks and single tokens; 0 = done
-int32_t llmc_decode(LlmcEngine*, const LlmcStep*);      // every sequence has exactly one token
+int32_t llmc_decode(LlmcEngine*, const LlmcStep*);      // every sequence has exactly one token, which is sampled
 
 }  // extern "C"

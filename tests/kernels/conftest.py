@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from llmc.codegen.cpu.target import CpuTarget, machine_features, missing_features
 from llmc.codegen.toolchain import Toolchain, compile_library, find_toolchain
-from llmc.compiler.targets import CpuTarget, find_target, machine_features, missing_features
+from llmc.compiler.targets import find_target
 
 VARIANTS = ("x86-64-v4+vnni+bf16+amx", "x86-64-v4+vnni+bf16", "x86-64-v4", "x86-64-v3", "generic")
 HERE = Path(__file__).parent

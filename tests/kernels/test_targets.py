@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from llmc.compiler.targets import (
+from llmc.codegen.cpu.target import (
     DEFAULT_L2_BYTES,
     LEVELS,
     TargetError,
-    find_target,
     machine_features,
     machine_l2_bytes,
     missing_features,
     native_target,
 )
+from llmc.compiler.targets import find_target
 
 
 def features(*suffixes: str) -> frozenset[str]:

@@ -254,3 +254,19 @@ def test_partial_blocks_are_not_shared():
     manager = BlockManager(2, 4)
     with pytest.raises(ValueError, match="cannot share 3 tokens"):
         manager.share(manager.allocate(8), 3)
+
+
+def test_single_tokens_of_which_one_samples_nothing_are_no_decode_step():
+    scheduler = Scheduler(BlockManager(100, 4), max_batch=2, max_tokens=2, max_seq_len=100)
+    short, long = request(0, 2), request(1, 50)
+    scheduler.add(short)
+    scheduler.computed(scheduler.schedule())
+    short.tokens.append(7)
+    assert scheduler.schedule().decode_only
+    scheduler.add(long)
+    batch = scheduler.schedule()
+    assert [(chunk.request, chunk.count, chunk.samples) for chunk in batch.chunks] == [
+        (short, 1, True),
+        (long, 1, False),
+    ]
+    assert not batch.decode_only

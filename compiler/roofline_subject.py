@@ -1,0 +1,62 @@
+"""What `llmc inspect --roofline` predicts: a model lowered for a kind of target, or an engine as it was built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmc.compiler.ir.graph import Graph
+from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
+from llmc.compiler.ir.parser import parse
+from llmc.runtime.artifact import is_engine, read_file, read_manifest
+
+Entries = Mapping[str, Graph]
+"""The kernel-level graphs `prefill` and `decode`."""
+
+
+class PredictionError(Exception):
+    """A prediction that cannot be made as asked; the message is one line for people."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`lowered`: the entries for kernels that keep weights in a layout; an engine has one answer, whatever is asked."""
+
+    name: str
+    dtype: str
+    max_seq_len: int
+    lowered: Callable[[WeightLayout], Entries]
+    built_for: str | None = None  # the target of an engine
+
+
+def open_subject(path: str, scheme: Scheme | None) -> Subject:
+    """An engine folder, a model folder (config.json is enough), a hub id or a .gguf file.
+
+    `scheme`: of a model's weights, bf16 where None; an engine has its own. Raises EngineError, SourceError,
+    CaptureError, IRError; PredictionError for a scheme that is not the engine's.
+    """
+    folder = Path(path).expanduser()
+    if is_engine(folder):
+        return _engine(folder, scheme)
+    from llmc.compiler.roofline_model import model_subject
+
+    return model_subject(path, scheme or Scheme.BF16)
+
+
+def _engine(folder: Path, scheme: Scheme | None) -> Subject:
+    manifest = read_manifest(folder)
+    if scheme is not None and scheme.value != manifest.model.dtype:
+        raise PredictionError(f"{folder} is an engine in {manifest.model.dtype}: --dtype {scheme.value} is for models")
+    target = manifest.targets[0]
+    entries = read_entries(read_file(folder, manifest, f"{target.plans}/graph.llmc").decode())
+    return Subject(
+        manifest.model.name, manifest.model.dtype, manifest.limits.max_seq_len, lambda _: entries, target.name
+    )
+
+
+def read_entries(text: str) -> Entries:
+    """The graphs of a graph.llmc by name."""
+    starts = [i for i in range(len(text)) if text.startswith("graph ", i) and (i == 0 or text[i - 1] == "\n")]
+    graphs = [parse(text[a:b]) for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
+    return {g.name: g for g in graphs}

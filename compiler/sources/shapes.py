@@ -1,0 +1,53 @@
+"""A model from its config.json alone: the shapes of its tensors, which transformers' module knows, and no values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from llmc.compiler.sources.checkpoint import Checkpoint, Rows, StoredDtype, StoredTensor, checkpoint_of
+from llmc.compiler.sources.errors import SourceError
+from llmc.compiler.sources.generation import read_generation
+from llmc.compiler.sources.model_config import read_config
+from llmc.compiler.sources.model_source import ModelSource, SourceFormat
+
+
+def open_shapes(folder: Path) -> ModelSource:
+    """The model of a folder with a config.json, whether its weights are there or not; they are never opened.
+
+    It can be captured and lowered, not built: reading a value is a SourceError, as is a folder without config.
+    """
+    if not (folder / "config.json").is_file():
+        raise SourceError(f"{folder}: not a model folder: config.json is missing")
+    config, ignored, raw = read_config(folder)
+    return ModelSource(
+        name=folder.resolve().name,
+        path=folder,
+        format=SourceFormat.HF_FOLDER,
+        config=config,
+        ignored_config_keys=ignored,
+        generation=read_generation(folder, config, raw),
+        tokenizer=None,
+        quantization=None,
+        licence=None,
+        checkpoint=lambda model: _shapes(model, folder),
+    )
+
+
+def _shapes(model: PreTrainedModel, folder: Path) -> Checkpoint:
+    """A tensor for every parameter of the module, one for those that are tied."""
+
+    def refuse(rows: Rows | None) -> NDArray[Any]:
+        raise SourceError(f"{folder}: only its config was read, not its weights")
+
+    tied = set(model.all_tied_weights_keys)
+    return checkpoint_of(
+        [
+            StoredTensor(name, StoredDtype.BF16, tuple(value.shape), f"config of {folder.name}", refuse)
+            for name, value in model.state_dict().items()
+            if name not in tied
+        ]
+    )

@@ -1,0 +1,131 @@
+"""CUDA engines: `CudaDevice` runs plans as CUDA graphs, through the driver alone.
+
+A step is a copy of its arrays to the device, a graph launch, a copy back, and one wait.
+"""
+
+import contextlib
+
+from llmc.runtime.artifact import Artifact
+from llmc.runtime.cuda.addresses import find_buffer
+from llmc.runtime.cuda.arguments import Arguments
+from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
+from llmc.runtime.cuda.driver import CudaError, call, driver
+from llmc.runtime.cuda.graphs import EntryGraphs
+from llmc.runtime.cuda.inputs import NoSampling, SamplingStage
+from llmc.runtime.cuda.logits import LogitsCopy
+from llmc.runtime.cuda.plan import Sizes, read_plan
+from llmc.runtime.cuda.resident import Resident
+from llmc.runtime.device import DeviceMemory
+from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
+from llmc.runtime.limits import LoadOptions, plan_step
+from llmc.runtime.prepare import StepBuffers
+
+PREFILL, DECODE = "prefill", "decode"
+
+
+class CudaDevice:
+    """The artifact's CUDA target on device 0.
+
+    Raises EngineError subclasses, InvalidParameter. A kernel that faults ends the device: every later step fails.
+    """
+
+    def __init__(self, artifact: Artifact, options: LoadOptions, sampling: SamplingStage | None = None) -> None:
+        self._graphs: dict[str, EntryGraphs] = {}
+        self._resident: Resident | None = None
+        self._died_of: str | None = None
+        self._under_way = False  # the device may still read or write the step's arrays
+        try:
+            self._open(artifact, options, sampling or NoSampling())
+        except CudaError as error:
+            self.close()
+            raise DeviceRefused(f"{artifact.folder}: {artifact.target.name} cannot be made ready: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, artifact: Artifact, options: LoadOptions, sampling: SamplingStage) -> None:
+        target = artifact.target
+        self.limits = limits = plan_step(artifact.manifest, target, options)
+        plans = {
+            entry: read_plan(artifact.path(target.plan(entry)).read_bytes(), f"{artifact.folder}: {target.plan(entry)}")
+            for entry in (PREFILL, DECODE)
+        }
+        self._decode_buckets = decode_buckets(limits.max_seqs)
+        self._prefill_buckets = prefill_buckets(limits.max_tokens)
+        buckets = {
+            PREFILL: [prefill_sizes(bucket, True, limits) for bucket in self._prefill_buckets],
+            DECODE: [decode_sizes(bucket, limits) for bucket in self._decode_buckets],
+        }
+        self._resident = resident = Resident(artifact, plans, buckets, limits, options.kv_memory, sampling)
+        self.num_blocks = resident.num_blocks
+        self.memory = DeviceMemory(resident.weights_bytes, resident.kv_bytes, resident.arena_bytes)
+        self._logits = {}
+        for entry, plan in plans.items():
+            arguments = Arguments(plan, resident.addresses)
+            arguments.check(buckets[entry][-1])
+            assert resident.kernels is not None
+            programmatic = resident.context.programmatic
+            self._graphs[entry] = EntryGraphs(plan, resident.kernels, arguments, programmatic)
+            logits, vocab = find_buffer(plan, plan.logits), artifact.manifest.model.vocab_size
+            if logits.row_bytes < 4 * vocab:
+                raise ManifestInvalid(
+                    f"{artifact.folder}: {target.plan(entry)}: rows of logits have {logits.row_bytes} bytes, "
+                    f"{vocab} values do not fit"
+                )
+            self._logits[entry] = LogitsCopy(logits, resident.addresses.buffer(logits), vocab)
+
+    def prefill(self, step: StepBuffers) -> None:
+        bucket = smallest(self._prefill_buckets, step.num_tokens)
+        self._run(PREFILL, step, prefill_sizes(bucket, step.num_rows > 0, self.limits))
+
+    def decode(self, step: StepBuffers) -> None:
+        self._run(DECODE, step, decode_sizes(smallest(self._decode_buckets, step.num_seqs), self.limits))
+
+    def close(self) -> None:
+        """Wait for what runs, then free everything in order; closing again changes nothing."""
+        resident, self._resident = self._resident, None
+        if resident is None:
+            return
+        with contextlib.suppress(CudaError):
+            resident.context.enter()
+            resident.context.synchronize()
+        for graphs in self._graphs.values():
+            graphs.close()
+        resident.close()
+
+    def _run(self, entry: str, step: StepBuffers, sizes: Sizes) -> None:
+        resident = self._resident
+        if resident is None:
+            raise StepFailed("the engine is closed")
+        if self._died_of is not None:
+            raise StepFailed(f"the device has failed and must be loaded anew, in a new process: {self._died_of}")
+        context, stream = resident.context, resident.context.stream
+        try:
+            context.enter()
+            if self._under_way:  # an exception (Ctrl-C) tore the last step before its end
+                context.synchronize()
+            graph = self._graphs[entry].get(sizes, stream)
+            self._under_way = True
+            resident.inputs.send(step, stream)
+            call(driver().cuGraphLaunch, graph, stream)
+            resident.outputs.fetch(step, stream)
+            self._logits[entry].fetch(step, stream)
+            context.synchronize()
+            self._under_way = False
+            resident.outputs.read(step)
+        except CudaError as error:
+            raise self._failure(entry, step, error) from error
+
+    def _failure(self, entry: str, step: StepBuffers, error: CudaError) -> StepFailed:
+        """Kernels that fault leave a context in which nothing works any more; a refused call leaves it as it was."""
+        text = (
+            f"{entry} of {step.num_tokens} tokens, {step.num_seqs} sequences, {step.num_rows} rows: {error}: "
+            "a fault of the engine or the device, not of the request"
+        )
+        assert self._resident is not None
+        try:
+            self._resident.context.synchronize()
+            self._under_way = False
+        except CudaError:
+            self._died_of = text
+        return StepFailed(text)

@@ -1,0 +1,56 @@
+"""How an engine divides the device's memory, and whether it fits: known before anything is copied."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmc.runtime.errors import NotEnoughMemory
+from llmc.runtime.limits import asked_kv_memory, num_blocks
+from llmc.runtime.manifest import KvLayout
+from llmc.runtime.prepare import StepLimits
+
+_RESERVE_SHARE = 64  # of the device's memory, for graphs, the driver's own needs and other processes' small changes
+_MOST_RESERVE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of everything but the KV pools and the arrays of steps, which are allocated by then."""
+
+    weights: int
+    arena: int
+    scratch: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.arena + self.scratch
+
+
+def reserve_bytes(total: int) -> int:
+    """Bytes that are left alone on a device with `total`."""
+    return min(total // _RESERVE_SHARE, _MOST_RESERVE)
+
+
+def size_pool(
+    folder: Path, kv: KvLayout, step: StepLimits, needs: Needs, memory: tuple[int, int], kv_memory: int | None
+) -> int:
+    """Blocks of the KV pool: what `kv_memory` asks for, else all that is free; no more than a full batch can use.
+
+    `memory`: bytes free and in all. Raises NotEnoughMemory with the bytes needed and free, InvalidParameter.
+    """
+    free, total = memory
+    left = free - reserve_bytes(total) - needs.total
+    least = kv.block_bytes if kv_memory is None else asked_kv_memory(kv_memory)
+    if least > left:
+        needed = needs.total + least + reserve_bytes(total)
+        raise NotEnoughMemory(
+            f"{folder}: needs {needed} bytes of device memory ({needs.weights} of weights, "
+            f"{needs.arena + needs.scratch} of scratch, {least} of KV at least, {reserve_bytes(total)} in reserve), "
+            f"{free} of {total} are free; lower max_batch, max_tokens, max_seq_len or kv_memory"
+        )
+    source = "the device's free memory" if kv_memory is None else "kv_memory"
+    return num_blocks(kv, step, left if kv_memory is None else least, source)
+
+
+def pool_bytes(kv: KvLayout, blocks: int) -> tuple[int, ...]:
+    """Bytes of every KV group's pool."""
+    return (blocks * kv.block_bytes,)
