@@ -28,7 +28,7 @@ def build_with_progress(
     limits: Path | None = None,
 ) -> int:
     """Build, showing progress on stderr; returns the exit code."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     started = time.monotonic()
     with _bars(console) as bars:
         progress = _Bars(bars)

@@ -21,14 +21,22 @@ def main() -> None:
     """Compile a HuggingFace causal LM into an engine, and run it."""
     # Its warnings are about training, or about what is refused by name here. It reads this when it is imported.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from llmc.compiler.refusal import open_streams
+
+    open_streams()
 
 
 def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
-    """Run an action; one of these errors becomes one line on stderr and exit code 2."""
-    from llmc.compiler.refusal import refuse
+    """Run an action; one of these errors, or one of files, becomes one line on stderr and exit code 2."""
+    from llmc.compiler.refusal import drop_output, refuse
 
     try:
         return action()
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough: click ends quietly
+    except OSError as error:
+        drop_output()
+        sys.exit(refuse(error))
     except errors as error:
         sys.exit(refuse(error))
 
@@ -63,7 +71,7 @@ def build(
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
     from llmc.compiler.build_console import build_with_progress
 
-    name = Path(model).stem if model.endswith(".gguf") else Path(model).name
+    name = Path(model).stem if model.endswith(".gguf") else Path(os.path.abspath(model)).name
     folder = out or Path(f"{name}-{dtype}.engine")
 
     def action() -> int:
@@ -153,7 +161,7 @@ def targets() -> None:
 @main.command()
 @click.argument("engine", type=click.Path(path_type=Path))
 @click.argument("model")
-@click.option("--texts", type=click.Path(path_type=Path, exists=True), help="One text per line [default: built in].")
+@click.option("--texts", type=click.Path(path_type=Path), help="One text per line [default: built in].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @where_it_runs
 @click.pass_context
