@@ -48,7 +48,7 @@ class CudaDevice:
         target = artifact.target
         self.limits = limits = plan_step(artifact.manifest, target, options)
         plans = {
-            entry: read_plan(artifact.path(target.plan(entry)).read_bytes(), f"{artifact.folder}: {target.plan(entry)}")
+            entry: read_plan(artifact.read_bytes(target.plan(entry)), f"{artifact.folder}: {target.plan(entry)}")
             for entry in (PREFILL, DECODE)
         }
         self._decode_buckets = decode_buckets(limits.max_seqs)
