@@ -15,8 +15,8 @@ _BINS_BYTES = 2 * 256 * 4
 
 @dataclass(frozen=True)
 class SampleParams:
-    """valid: ids that have text, the only ones that are chosen; vocab: columns of the logits; listed: likely tokens that
-    are looked at in shared memory, the row is read again where there are more."""
+    """valid: ids that have text, the only ones that are chosen; vocab: columns of the logits; listed: how many likely
+    tokens find room in shared memory (the row is read again where there are more)."""
 
     valid: int
     vocab: int

@@ -3,7 +3,8 @@
 #pragma once
 #include "device.cuh"
 
-constexpr int kMaxLogprobs = 20;  // alternatives a row may ask for, and the width of their output rows
+// Alternatives a row may ask for, and the width of their output rows.
+enum : int { kMaxLogprobs = 20 };
 
 struct SampleRow {
   float temperature;         // 0: greedy

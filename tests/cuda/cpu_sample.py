@@ -23,8 +23,8 @@ HARNESS = Path(__file__).resolve().parent.parent / "kernels"
 
 @dataclass(frozen=True)
 class Sampled:
-    """tokens i32[R], logprob f32[R], top_ids i32[R, MAX_LOGPROBS], top_logprobs f32[R, MAX_LOGPROBS]; what a kernel does
-    not write is -7."""
+    """tokens i32[R], logprob f32[R], top_ids i32 and top_logprobs f32[R, MAX_LOGPROBS]; -7 where a kernel does not
+    write."""
 
     tokens: np.ndarray
     logprob: np.ndarray

@@ -73,7 +73,10 @@ CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
         (PrefillAttentionParams(64, 1, 16), {"lens": (64, 200), "rows": (64, 3), "kv_heads": 1}),
     ],
     **{
-        file: [(SampleParams(97, 100, 64, 64), {"rows": 63}), (SampleParams(1000, 1001, 96, 96), {"rows": 63})]
+        file: [
+            (SampleParams(997, 1000, 64, 64), {"rows": 42, "behind": 1}),
+            (SampleParams(256, 256, 32, 32), {"rows": 9, "behind": 0}),
+        ]
         for file in ("sample.cuh", "selection.cuh", "select.cuh")
     },
     "rope_append.cuh": [(RopeAppendParams(64, 16), {"tokens": 17, "heads": 3, "kv_heads": 2})],

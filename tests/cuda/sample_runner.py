@@ -64,15 +64,14 @@ def differences(got: Sampled, want: Sampled) -> list[str]:
 
 
 def run(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> None:
-    """A case of shapes.py: `rows` rows of all kinds, one more that the step does not have."""
-    count = shape["rows"]
-    assert isinstance(count, int)
-    logits, chosen = sample_rows.rows(rng, count + 1, p.valid, p.vocab)
+    """A case of shapes.py: `rows` rows of all kinds, and `behind` more in the bucket that the step does not have."""
+    count, behind = shape["rows"], shape["behind"]
+    assert isinstance(count, int) and isinstance(behind, int)
+    logits, chosen = sample_rows.rows(rng, count + behind, p.valid, p.vocab)
     sampling = [c.struct for c in chosen]
     got = cuda_sample(lab, p, logits, sampling, live=count)
     want = cpu_sample(logits, sampling, p.valid)
-    blank = Sampled.blank(1)
-    for name in ("tokens", "logprob", "top_ids", "top_logprobs"):
-        getattr(want, name)[count:] = getattr(blank, name)
+    for name, blank in vars(Sampled.blank(behind)).items():
+        getattr(want, name)[count:] = blank
     if found := differences(got, want):
         raise Wrong("sample: " + "; ".join(found))

@@ -135,7 +135,7 @@ def quick() -> list[tuple[KernelParams, Shape]]:
         for d in (64, 128)
         for t, h, kv in ((1, 1, 1), (2, 4, 2), (5, 9, 3), (16, 3, 1), (17, 2, 2), (33, 1, 1))
     ]
-    cases += [(p, {"rows": 5}) for p in _SAMPLE]
+    cases += [(p, {"rows": 5, "behind": 1}) for p in _SAMPLE]
     return cases
 
 
@@ -157,4 +157,4 @@ def full() -> Iterator[tuple[KernelParams, Shape]]:
             for shape in _PREFILL:
                 yield PrefillAttentionParams(d, group, 16), shape
     for p in _SAMPLE:
-        yield p, {"rows": 315}
+        yield p, {"rows": 315, "behind": 2}
