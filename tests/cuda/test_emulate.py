@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import toy_engine
+from click.testing import CliRunner
 
+from llmc.compiler.cli import main
 from llmc.emulator.build import BuildError
 from llmc.emulator.devices import BY_NAME, for_arch
 from llmc.emulator.engine_twins import find_pairs, install_twins
@@ -40,6 +42,22 @@ def test_run_answers(engine: Path) -> None:
     refused = llmc(*asked)
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1 and "--emulate" in refused.stderr, refused.stderr
+
+
+def test_verify_is_run_again_with_the_same_arguments(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def execv(program: str, arguments: list[str]) -> None:
+        started.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr("os.execv", execv)
+    CliRunner().invoke(main, ["verify", str(engine), "some/model", "--json", "--emulate-gpu", "h200"])
+    ((_, *emulator),) = started
+    assert emulator[:7] == ["-m", "llmc.emulator", "--gpu", "h200", "--arch", "sm_90a", str(engine)]
+    command = emulator[8:]
+    assert emulator[7] == "--" and command[0] == sys.executable
+    assert command[3:] == ["verify", "--json", "--device=cuda", "--", str(engine), "some/model"]
 
 
 def test_another_gpu_is_refused_by_the_runtime(engine: Path) -> None:
