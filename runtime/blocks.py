@@ -97,11 +97,6 @@ class BlockManager:
         self._tables: set[BlockTable] = set()
 
     @property
-    def num_blocks(self) -> int:
-        """Blocks of all pools."""
-        return sum(pool.num_blocks for pool in self._pools)
-
-    @property
     def num_free(self) -> int:
         """Blocks of all pools that nobody holds or was promised."""
         return sum(pool.spare for pool in self._pools)
@@ -233,7 +228,8 @@ class BlockManager:
                 assert len(set(blocks[first:])) == len(blocks) - first, "a table holds a block twice"
                 for block in blocks[first:]:
                     held[block] += 1
-                assert table.num_held(group) <= table._claims[group], "a table holds more than it claims"
+                claim = pool.retention.most_blocks(table._computed, table._promised)
+                assert table.num_held(group) <= table._claims[group] == claim, "a claim is not what the promise needs"
                 owed += table._claims[group] - table.num_held(group)
             assert held == pool.references, "reference counts disagree with the tables"
             assert len(set(pool.free)) == len(pool.free), "a block is free twice"
