@@ -53,7 +53,7 @@ CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
     **{
         file: [
             (SampleParams(997, 1000, 64, 64), {"rows": 42, "behind": 1}),
-            (SampleParams(256, 256, 32, 32), {"rows": 9, "behind": 0}),
+            (SampleParams(256, 256, 128, 128), {"rows": 9, "behind": 0}),
         ]
         for file in ("sample.cuh", "selection.cuh", "select.cuh")
     },

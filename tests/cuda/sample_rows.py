@@ -48,7 +48,8 @@ def logits(rng: np.random.Generator, kind: str, valid: int) -> np.ndarray:
     return x.astype(np.float32)
 
 
-def choice(rng: np.random.Generator, filters: str, edits: str, valid: int) -> Choice:
+def choice(rng: np.random.Generator, filters: str, edits: str, valid: int, best: np.ndarray) -> Choice:
+    """best: ids with the largest logits, where an edit changes what is chosen."""
     s = LlmcSampling(temperature=1.0, top_p=1.0, repetition_penalty=1.0)
     s.temperature = 0.0 if filters == "greedy" else rng.choice([1.0, 1.0, 0.7, 0.1, 3.0, 1e-6, 100.0])
     if "top_k" in filters or filters == "all":
@@ -62,9 +63,11 @@ def choice(rng: np.random.Generator, filters: str, edits: str, valid: int) -> Ch
     s.sample_index = int(rng.integers(5))
     history = np.zeros(0, np.int32)
     if edits in ("penalties", "both"):
-        length = int(rng.choice([0, 1, 5, 300]))
+        length = int(rng.choice([0, 1, 20, 300]))
         history = rng.integers(-2, valid + 2, length).astype(np.int32)
-        history[rng.random(length) < 0.3] = int(rng.integers(valid))  # one that occurs often
+        likely = rng.random(length) < 0.5
+        history[likely] = rng.choice(best, likely.sum())
+        history[:2] = (valid, -1)[: len(history)]  # no ids of the vocabulary
         s.prompt_len = int(rng.integers(-1, length + 2))
         s.repetition_penalty = rng.choice([1.0, 1.3, 0.5])
         s.presence_penalty = rng.choice([0.0, 0.6, -0.4])
@@ -72,7 +75,8 @@ def choice(rng: np.random.Generator, filters: str, edits: str, valid: int) -> Ch
     bias_ids, bias = np.zeros(0, np.int32), np.zeros(0, np.float32)
     if edits in ("bias", "both"):
         bias_ids = rng.integers(-1, valid + 1, 9).astype(np.int32)
-        bias_ids[rng.random(9) < 0.4] = bias_ids[0]
+        bias_ids[rng.random(9) < 0.4] = rng.choice(best)
+        bias_ids[:2] = valid, -1
         bias = (rng.standard_normal(9) * 5).astype(np.float32)
         bias[rng.random(9) < 0.2] = -1e30
     if edits == "ban":
@@ -92,5 +96,6 @@ def rows(rng: np.random.Generator, count: int, valid: int, vocab: int) -> tuple[
     for i in range(count):
         n = start + i
         table[i, :valid] = logits(rng, LOGITS[n % len(LOGITS)], valid)
-        chosen.append(choice(rng, FILTERS[n % len(FILTERS)], EDITS[n % len(EDITS)], valid))
+        best = np.argsort(-table[i, :valid])[:8]
+        chosen.append(choice(rng, FILTERS[n % len(FILTERS)], EDITS[n % len(EDITS)], valid, best))
     return table, chosen
