@@ -22,7 +22,7 @@ struct PrefillAttention {
   static constexpr u32 kQueryBytes = kRows * Slot::kDk * 2;
   static constexpr u32 kSmemBytes = kQueryBytes + Layer::kKeyBytes + kSplit * kPartChunks * 16;
   // In registers, where scores and values leave room for them; else they are read again for every cache block.
-  static constexpr bool kQueriesStay = kSplit / 2 + Slot::kDk / 4 + kPartSteps * 8 <= 144;
+  static constexpr bool kQueriesStay = kSplit / 2 + Slot::kDk / 4 + kPartSteps * 8 <= 128;
 
   // What a warp knows of its 16 rows.
   struct Warp {
