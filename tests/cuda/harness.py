@@ -14,11 +14,10 @@ import numpy as np
 import references
 import rows_lab
 from ml_dtypes import bfloat16
-from references import Expected, Wrong
+from references import Expected, Wrong, compare
 
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
-from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
-from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
+from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.codegen.cuda.rows_kernel import RowsParams
@@ -35,17 +34,6 @@ LLMC_EXPORT(touch)
 """
 
 Shape = Mapping[str, int | str | tuple[int, ...]]
-
-
-def compare(what: str, got: np.ndarray, want: Expected) -> None:
-    error = np.abs(got.astype(np.float64) - want.value)
-    bad = ~(error <= want.tolerance)  # NaN is bad
-    if bad.any():
-        i = tuple(int(x) for x in np.argwhere(bad)[0])
-        raise Wrong(
-            f"{what}: {bad.sum()} of {bad.size} values wrong, first at {i}: got {float(got[i])}, "
-            f"expected {want.value[i]:.6g} +- {want.tolerance[i]:.2g}"
-        )
 
 
 @dataclass
@@ -144,64 +132,6 @@ def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndar
 
 def _null(like: DeviceArray) -> DeviceArray:
     return DeviceArray(like._emulator, 0, (), like.dtype)
-
-
-@dataclass(frozen=True)
-class GemmData:
-    a: np.ndarray
-    w: np.ndarray
-    bias: np.ndarray
-    residual: np.ndarray
-    M: int
-    N: int
-    K: int
-
-    @staticmethod
-    def make(shape: Shape, rng: np.random.Generator) -> GemmData:
-        M, N, K = shape["M"], shape["N"], shape["K"]
-        return GemmData(normal(rng, M, K), normal(rng, N, K, scale=K**-0.5), normal(rng, N), normal(rng, M, N), M, N, K)
-
-    def device(self, lab: Lab, e: Epilogue) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """bias, residual, out. The residual is updated in place: out is its buffer."""
-        out = lab.empty((self.M, self.N // 2 if e is Epilogue.SWIGLU else self.N))
-        bias = lab.array(self.bias) if e.has_bias else _null(out)
-        if e.has_residual:
-            out = lab.array(self.residual)
-        return bias, out if e.has_residual else _null(out), out
-
-    def compare(self, what: str, out: DeviceArray, e: Epilogue) -> None:
-        compare(what, out.numpy(), references.gemm(self.a, self.w, self.bias, self.residual, e))
-
-
-def _gemm(lab: Lab, p: GemmParams, shape: Shape, rng: np.random.Generator) -> None:
-    d = GemmData.make(shape, rng)
-    bias, residual, out = d.device(lab, p.epilogue)
-    grid = (-(-d.N // p.block_n), -(-d.M // p.block_m))
-    lab.launch(p, grid, lab.array(d.a), lab.array(d.w), bias, residual, out, d.M, d.N, d.K)
-    d.compare("gemm", out, p.epilogue)
-
-
-def _gemm_hopper(lab: Lab, p: HopperGemmParams, shape: Shape, rng: np.random.Generator) -> None:
-    d = GemmData.make(shape, rng)
-    bias, residual, out = d.device(lab, p.epilogue)
-    a, w = lab.array(d.a), lab.array(d.w)
-    ta, tw = lab.emulator.tensor_map(a, (128, 64), 128), lab.emulator.tensor_map(w, (p.block_n, 64), 128)
-    grid = (-(-d.N // p.block_n), -(-d.M // 128))
-    lab.launch(p, grid, ta, tw, bias, residual, out, d.M, d.N, d.K)
-    d.compare("gemm_hopper", out, p.epilogue)
-
-
-def _skinny_gemm(lab: Lab, p: SkinnyGemmParams, shape: Shape, rng: np.random.Generator) -> None:
-    d = GemmData.make(shape, rng)
-    bias, residual, out = d.device(lab, p.epilogue)
-    tiles = -(-d.N // 32)
-    workspace = lab.empty((p.splits, d.M, d.N), np.float32)
-    counters = lab.array(np.zeros(tiles, np.uint32))
-    partials = (workspace, counters) if p.splits > 1 else (_null(workspace), _null(counters))
-    lab.launch(p, (tiles, p.splits), lab.array(d.a), lab.array(d.w), bias, residual, out, *partials, d.M, d.N, d.K)
-    d.compare("skinny_gemm", out, p.epilogue)
-    if p.splits > 1 and counters.numpy().any():
-        raise Wrong("skinny_gemm: the counters are not zero again")
 
 
 def paged(rng: np.random.Generator, lens: tuple[int, ...], kv_heads: int, page: int, d: int) -> tuple[np.ndarray, ...]:
@@ -328,9 +258,6 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
 
 RUNNERS: dict[type, Callable[..., None]] = {
     RowsParams: rows_lab.run_example,
-    GemmParams: _gemm,
-    HopperGemmParams: _gemm_hopper,
-    SkinnyGemmParams: _skinny_gemm,
     DecodeAttentionParams: _attention_decode,
     PrefillAttentionParams: _attention_prefill,
     RopeAppendParams: _rope_append,

@@ -10,14 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmc.codegen.cuda.kernel import Epilogue
-
 BF16_STEP = 2.0**-8
 F32_SUM = 2.0**-18
-
-
-class Wrong(AssertionError):
-    """A kernel's result lies outside the format's tolerance."""
 
 
 @dataclass(frozen=True)
@@ -26,25 +20,23 @@ class Expected:
     tolerance: np.ndarray  # absolute, same shape
 
 
+class Wrong(AssertionError):
+    """A kernel's result lies outside the format's tolerance."""
+
+
+def compare(what: str, got: np.ndarray, want: Expected) -> None:
+    error = np.abs(got.astype(np.float64) - want.value)
+    bad = ~(error <= want.tolerance)  # NaN is bad
+    if bad.any():
+        i = tuple(int(x) for x in np.argwhere(bad)[0])
+        raise Wrong(
+            f"{what}: {bad.sum()} of {bad.size} values wrong, first at {i}: got {float(got[i])}, "
+            f"expected {want.value[i]:.6g} +- {want.tolerance[i]:.2g}"
+        )
+
+
 def f64(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64)
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    return x / (1 + np.exp(-x))
-
-
-def gemm(a: np.ndarray, w: np.ndarray, bias: np.ndarray, residual: np.ndarray, epilogue: Epilogue) -> Expected:
-    c = f64(a) @ f64(w).T
-    slack = np.abs(f64(a)) @ np.abs(f64(w)).T * F32_SUM
-    if epilogue is Epilogue.SWIGLU:
-        groups = c.reshape(len(c), -1, 2, 8)
-        gate, up = groups[:, :, 0].reshape(len(c), -1), groups[:, :, 1].reshape(len(c), -1)
-        wide = slack.reshape(len(c), -1, 2, 8).max(2).reshape(len(c), -1)
-        value = silu(gate) * up
-        return Expected(value, np.abs(value) * BF16_STEP + wide * (1.1 * np.abs(up) + np.abs(silu(gate)) + 1))
-    value = c + (f64(bias) if epilogue.has_bias else 0) + (f64(residual) if epilogue.has_residual else 0)
-    return Expected(value, np.abs(value) * BF16_STEP + slack + 1e-30)
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> Expected:

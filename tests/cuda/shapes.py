@@ -8,41 +8,9 @@ from harness import Shape
 from linear_shapes import LINEAR_CASES, linear_matrix
 
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
-from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
-from llmc.codegen.cuda.kernel import Epilogue, KernelParams
+from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.rows_examples import examples
 
-_E = list(Epilogue)
-# (M, N, K): one row, exact tiles, one more and one less, K shorter than a step, K with a tail, many steps.
-_GEMM = [
-    (1, 16, 8),
-    (1, 48, 64),
-    (2, 128, 72),
-    (15, 144, 136),
-    (16, 64, 200),
-    (17, 32, 264),
-    (63, 112, 56),
-    (64, 128, 64),
-    (65, 16, 520),
-    (127, 80, 40),
-    (128, 128, 128),
-    (129, 144, 192),
-    (130, 16, 328),
-]
-_SKINNY = [
-    (1, 16, 8),
-    (1, 32, 64),
-    (1, 48, 264),
-    (1, 576, 576),
-    (2, 80, 72),
-    (2, 32, 1024),
-    (3, 112, 136),
-    (3, 16, 2056),
-    (4, 64, 256),
-    (4, 144, 40),
-    (4, 16, 1032),
-    (4, 96, 520),
-]
 _DECODE: list[dict[str, int | tuple[int, ...]]] = [
     {"lens": lens, "kv_heads": kv}
     for lens, kv in [
@@ -85,29 +53,10 @@ def _product(kernels: list[KernelParams], shapes: list[Shape]) -> Iterator[tuple
         yield kernels[i % len(kernels)], shape
 
 
-def _mnk(shapes: list[tuple[int, int, int]]) -> list[Shape]:
-    return [{"M": m, "N": n, "K": k} for m, n, k in shapes]
-
-
 def quick() -> list[tuple[KernelParams, Shape]]:
     """Twelve or more shapes for every kernel; its variants take turns."""
     cases: list[tuple[KernelParams, Shape]] = [
         (p, {"rows": n}) for i, p in enumerate(examples()) for n in (1, 2 + i % 3)
-    ]
-    cases += _product(
-        [GemmParams(128, 128, 2, 2, 3, e) for e in _E] + [GemmParams(64, 64, 2, 2, 4, e) for e in _E],
-        _mnk(_GEMM),
-    )
-    cases += _product(
-        [HopperGemmParams(128, 4, e) for e in _E]
-        + [HopperGemmParams(64, 2, e) for e in _E]
-        + [HopperGemmParams(256, 3, Epilogue.NONE)],
-        _mnk(_GEMM),
-    )
-    cases += _product([SkinnyGemmParams(4, 4, e) for e in _E] + [SkinnyGemmParams(4, 1, e) for e in _E], _mnk(_SKINNY))
-    cases += [
-        (SkinnyGemmParams(1, 1, Epilogue.NONE), {"M": 1, "N": 40, "K": 264}),
-        (SkinnyGemmParams(8, 3, Epilogue.RESIDUAL), {"M": 7, "N": 24, "K": 136}),
     ]
     cases += LINEAR_CASES
     cases += _product([DecodeAttentionParams(64, 3, 16, 256), DecodeAttentionParams(128, 4, 16, 64)], list(_DECODE))
@@ -122,15 +71,6 @@ def quick() -> list[tuple[KernelParams, Shape]]:
 
 def full() -> Iterator[tuple[KernelParams, Shape]]:
     """The long matrix: every variant at every shape (make soak)."""
-    for e in _E:
-        for shape in _mnk(_GEMM):
-            yield GemmParams(128, 128, 2, 2, 3, e), shape
-            yield GemmParams(64, 64, 2, 2, 4, e), shape
-            for n in (64, 128, 192, 256):
-                yield HopperGemmParams(n, 4, e), shape
-        for shape in _mnk(_SKINNY):
-            for splits in (1, 2, 5):
-                yield SkinnyGemmParams(4, splits, e), shape
     yield from linear_matrix()
     for d in (64, 128):
         for group in (1, 3, 8):
