@@ -126,9 +126,11 @@ class _Emitter:
         whole = [r for r in reductions if r.path is Path.BLOCK]
         body = _Body(self, loop)
         inner = body.lines(loop.items)
-        self.out.work += body.work * (domain.rounds if keeps(domain) else 1)
-        self.out.vector_loads += body.vector_loads * (domain.rounds if keeps(domain) else 1)
-        self.out.vector_stores += body.vector_stores * (domain.rounds if keeps(domain) else 1)
+        unrolled = domain.rounds if keeps(domain) else 1
+        # The compiler unrolls other loops as well, four times at most.
+        self.out.work += body.work * (unrolled if keeps(domain) else min(domain.rounds, 4))
+        self.out.vector_loads += body.vector_loads * unrolled
+        self.out.vector_stores += body.vector_stores * unrolled
         conditions = []
         if domain.lanes < self.threads:
             conditions.append(f"threadIdx.x < {domain.lanes}")

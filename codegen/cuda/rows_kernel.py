@@ -22,7 +22,7 @@ from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.kv import KV_BLOCK, CudaKvSlot
 from llmc.codegen.cuda.rows_emit import emit_loops, stored_type
 from llmc.codegen.cuda.rows_expand import expand
-from llmc.codegen.cuda.rows_plan import LoopPlan, Sink, lanes, plan_loops
+from llmc.codegen.cuda.rows_plan import LoopPlan, Sink, plan_loops
 from llmc.codegen.cuda.rows_terms import Load, Memory, Number, Space, Term, Terms, is_rowed, row_shape, visit
 from llmc.codegen.cuda.target import CudaTarget
 from llmc.codegen.memory import Life, RowKind, plan_memory
@@ -145,7 +145,7 @@ class _Writer:
         sinks = [*outputs, *self.cache_writes()]
         self.arguments.append(Argument("counts", "const Counts*", ArgumentKind.COUNTS))
         plan = plan_loops(self.body, self.memory, sinks)
-        threads = max((lanes(loop.domain.size) for loop in plan.loops), default=32)
+        threads = max((loop.domain.lanes for loop in plan.loops), default=32)
         smem_bytes = self.shared(plan)
         emitted = emit_loops(plan, threads)
         return RowsParams(

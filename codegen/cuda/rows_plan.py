@@ -40,6 +40,7 @@ from llmc.compiler.ir.types import DType
 VECTOR = 8  # elements a thread takes at once: 16 bytes of bf16, twice 16 of f32
 MAX_LANES = 512
 RECOMPUTED = 16  # instructions: what costs less is computed again rather than kept in shared memory
+SPREAD = 64  # instructions: elements that cost more go to a thread each, a vector of them would keep others waiting
 KEPT = 8192  # elements: longer rows are computed again whatever they cost, shared memory is short
 
 
@@ -63,25 +64,28 @@ def path_of(outer: int, width: int) -> Path:
     return Path.BLOCK if outer == 1 else Path.WARP
 
 
-def lanes(size: int) -> int:
-    """Threads that share `size` elements: whole warps, a vector each as far as MAX_LANES goes."""
+def lanes(size: int, each: int = VECTOR) -> int:
+    """Threads that share `size` elements: whole warps, `each` to a thread as far as MAX_LANES goes."""
     count = 32
-    while count < MAX_LANES and count * VECTOR < size:
+    while count < MAX_LANES and count * each < size:
         count *= 2
     return count
 
 
 @dataclass(frozen=True)
 class Domain:
-    """`size` elements in turn; `vector` of them to a thread at once. `segments` > 0: a warp for each of so many."""
+    """`size` elements in turn; `vector` of them to a thread at once. `segments` > 0: a warp for each of so many.
+    `spread`: as many threads as elements.
+    """
 
     size: int
     vector: int
     segments: int = 0
+    spread: bool = False
 
     @property
     def lanes(self) -> int:
-        return lanes(self.size)
+        return lanes(self.size, 1 if self.spread else VECTOR)
 
     @property
     def rounds(self) -> int:
@@ -265,7 +269,9 @@ class _Planner:
             return
         level = self.level(term)
         self.level_of[memory] = max(level, self.level_of.get(memory, 0))
-        self.loop(level, _flat(at.shape)).items.append(Store(term, memory, at))
+        spread = term_cost(term) >= SPREAD and at.size < VECTOR * MAX_LANES
+        domain = Domain(at.size, 1, spread=True) if spread else _flat(at.shape)
+        self.loop(level, domain).items.append(Store(term, memory, at))
 
     def reduce(self, node: Node, op: Reduce) -> None:
         (x,) = node.inputs

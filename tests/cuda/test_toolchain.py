@@ -17,7 +17,7 @@ from llmc.codegen.cuda.catalog import for_target
 from llmc.codegen.cuda.kernel import render, symbol_of
 from llmc.codegen.cuda.linear_catalog import LINEARS
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
-from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.rows_examples import examples
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.pairs import cubin_hash
 
@@ -98,7 +98,7 @@ def test_a_kernel_is_refused_where_it_cannot_run() -> None:
 
 
 def test_illegal_parameters_are_refused() -> None:
-    with pytest.raises(ValueError, match="hidden 12"):
-        RmsNormParams(12, 128, False)
+    with pytest.raises(ValueError, match="counter seqs"):
+        dataclasses.replace(next(iter(examples())), counter="seqs")
     with pytest.raises(ValueError, match="stages 1"):
         dataclasses.replace(LINEARS[0], stages=1)
