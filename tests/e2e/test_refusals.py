@@ -120,6 +120,10 @@ def bad_generation(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"num_beams": 4}')
 
 
+def generation_settings(**settings: Any) -> Callable[[Path], object]:
+    return lambda folder: (folder / "generation_config.json").write_text(json.dumps(settings))
+
+
 def bad_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
 
@@ -141,6 +145,13 @@ DAMAGES: list[tuple[Callable[[Path], object], tuple[str, ...]]] = [
     (no_config, ("config.json is missing",)),
     (unknown_activation, ("wobble",)),
     (bad_generation, ("num_beams",)),
+    (generation_settings(do_sample=True, temperature=float("inf")), ("temperature = inf",)),
+    (generation_settings(do_sample=True, temperature=1e9), ("temperature", "1e+09")),
+    (generation_settings(do_sample=True, top_p=0), ("top_p", "got 0")),
+    (generation_settings(top_k=2.5), ("top_k = 2.5",)),
+    (generation_settings(top_k=10**12), ("top_k", "1000000000000")),
+    (generation_settings(max_new_tokens="x"), ("max_new_tokens = 'x'",)),
+    (generation_settings(do_sample="no"), ("do_sample = 'no'",)),
     (bad_tokenizer, ("tokenizer",)),
 ]
 
