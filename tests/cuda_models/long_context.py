@@ -1,5 +1,5 @@
-"""long_context.py ENGINE OUT.npz LENGTH: a prompt in large chunks; logits of its last positions, and the blocks that each
-KV group held when they were computed."""
+"""long_context.py ENGINE OUT.npz LENGTH: a prompt in large chunks; logits of its last positions, and the blocks that
+each KV group held while tokens came."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from cuda_models.emulated import ids_of
+from emulated import ids_of
 
 from llmc.runtime import Engine
 from llmc.runtime.results import Output
