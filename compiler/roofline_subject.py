@@ -11,7 +11,7 @@ from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.ir.parser import parse
 from llmc.compiler.targets import Target
-from llmc.runtime.artifact import is_engine, read_manifest
+from llmc.runtime.artifact import is_engine, read_file, read_manifest
 from llmc.runtime.manifest import CPU, CUDA
 
 Entries = Mapping[str, Graph]
@@ -65,7 +65,8 @@ def _engine(folder: Path, scheme: Scheme | None) -> Subject:
         """Of the engine's targets the one of that name, else one of its kind, else the first."""
         kind = CPU if isinstance(target, CpuTarget) else CUDA
         chosen = min(manifest.targets, key=lambda t: (t.name != target.name, t.kind != kind))
-        return Lowering(read_entries((folder / chosen.plans / "graph.llmc").read_text()), chosen.name)
+        text = read_file(folder, manifest, f"{chosen.plans}/graph.llmc").decode()
+        return Lowering(read_entries(text), chosen.name)
 
     model, names = manifest.model, tuple(t.name for t in manifest.targets)
     return Subject(model.name, model.dtype, manifest.limits.max_seq_len, lowered, names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from ml_dtypes import bfloat16
-from references import F32_SUM, Expected, f64
+from references import F32_SUM, Expected, Wrong, compare, f64
 
 from llmc.codegen.cuda.formats import row_bytes
 from llmc.codegen.cuda.linear_epilogue import LinearEpilogue, write_epilogue
@@ -220,7 +220,7 @@ def launch(lab: Lab, p: LinearParams, data: LinearData, count: int, rows: int) -
                 arguments.append(counters)
     lab.launch(p, p.grid(rows), *arguments)  # type: ignore[arg-type]
     if counters is not None and counters.numpy().any():
-        raise AssertionError(f"{p.label}: the counters are not zero again")
+        raise Wrong(f"{p.label}: the counters are not zero again")
     return out.numpy()
 
 
@@ -234,8 +234,6 @@ def _extra(data: LinearData, index: int, p: LinearParams, count: int, rows: int)
 
 def run(lab: Lab, p: LinearParams, shape: Shape, rng: np.random.Generator) -> None:
     """shape: epilogue (a name of CASES), T (tokens that count), rows (of the bucket)."""
-    from harness import Wrong, compare
-
     count, rows = int(shape["T"]), int(shape["rows"])  # type: ignore[arg-type]
     data = LinearData.make(p, CASES[str(shape["epilogue"])], count, rng)
     out = launch(lab, p, data, count, rows)

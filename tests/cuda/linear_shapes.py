@@ -3,7 +3,7 @@ tokens with tails, one token, none at all, exact tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from harness import Shape
 from linear_cases import CASES, epilogue
@@ -88,3 +88,27 @@ def linear_matrix() -> Iterator[tuple[LinearParams, Shape]]:
                             yield mma(name, 150, 204, 64, out, tokens, slices, 3), shape
                         if tokens <= 128 or slices is P:
                             yield wgmma(name, 150, 204, 64, out, tokens, slices, 3), shape
+
+
+def _few(make: Callable[..., LinearParams]) -> list[tuple[LinearParams, Shape]]:
+    """What the mutants of linear.cuh and of one instruction are shown: split and whole K, tails, blocks with nothing to
+    do, more stages than steps and fewer."""
+    return [
+        (make("bias_residual", 75, 331, 128, 64, 8, P, 3), _at("bias_residual", 9, 24)),
+        (make("swiglu", 40, 72, 128, 64, 64, P, 4), _at("swiglu", 65, 192)),
+        (make("plain", 130, 384, 128, 128, 32, S, 2, ROWS), _at("plain", 33, 64)),
+        (make("bf16", 600, 64, 64, 64, 8, S, 2), _at("bf16", 16, 24)),
+        (make("plain", 64, 200, 256, 64, 128, S, 3), _at("plain", 0, 130)),
+    ]
+
+
+# Cases by the file that is mutated.
+MUTATED: dict[str, list[tuple[LinearParams, Shape]]] = {
+    "columns.cuh": [
+        (mma("wide_residual", 38, 64, 64, 64, 8, S, 2), _at("wide_residual", 8, 8)),
+        (mma("bf16_residual", 38, 64, 64, 64, 8, S, 2), _at("bf16_residual", 8, 8)),
+    ],
+    "linear.cuh": _few(mma),
+    "linear_mma.cuh": _few(mma),
+    "linear_wgmma.cuh": _few(wgmma),
+}
