@@ -106,7 +106,9 @@ def show_targets() -> None:
     console.print(f"cpu    this machine: {here.arch} with {', '.join(here.features)}")
     for name in cpu_names()[1:]:
         console.print(name)
-    table = Table("GPU", "", "SMs", "memory", "bandwidth", "bf16 peak", "L2", title="for `llmc inspect --roofline`")
+    table = Table(
+        "GPU", "", "SMs", "memory", "bandwidth", "bf16 peak", "L2", title="GPUs: data sheet figures (docs/roofline.md)"
+    )
     for gpu in GPUS.values():
         table.add_row(
             gpu.name,
@@ -118,4 +120,3 @@ def show_targets() -> None:
             f"{gpu.l2_bytes >> 20} MiB",
         )
     console.print(table)
-    console.print("CUDA engines follow with the CUDA kernels (issue 4)")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -18,7 +20,7 @@ from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.refusal import refuse
 from llmc.compiler.roofline import CHUNK, Kernel, Point, Prediction, Total, predict
 from llmc.compiler.roofline_subject import PredictionError, Subject, open_subject
-from llmc.compiler.roofline_text import microseconds, milliseconds, percent, short_place, size
+from llmc.compiler.roofline_text import microseconds, milliseconds, operations, percent, short_place, size
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.targets import find_target
 from llmc.runtime.errors import RuntimeFailure
@@ -109,63 +111,92 @@ def _tables(console: Console, subject: Subject, options: RooflineOptions, found:
     console.print(_summary(options, found))
     shown = [(p, q) for p in found for q in p.points] if options.kernels else [(found[0], found[0].points[0])]
     for prediction, point in shown:
-        console.print(_kernel_table(prediction, point, "decode", point.tpot))
-        console.print(_kernel_table(prediction, point, "prefill", point.ttft))
+        console.print(_kernel_table(prediction, point, "decode", point.tpot, console.width))
+        console.print(_kernel_table(prediction, point, "prefill", point.ttft, console.width))
     if not options.kernels and len(found) * len(found[0].points) > 1:
         console.print("kernels of the other targets and batches: --kernels, or --json")
 
 
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+
+
 def _summary(options: RooflineOptions, found: list[Prediction]) -> Table:
-    table = Table(title=f"predicted, {options.length:,} tokens per sequence, prefill in steps of {options.chunk:,}")
-    for name in ("target", "batch", "TPOT floor", "expected", "floor/exp.", "tokens/s", "TTFT floor", "expected"):
-        table.add_column(name, justify="left" if name == "target" else "right")
-    table.add_column("largest batch", justify="right")
+    table = _table(f"predicted, {options.length:,} tokens per sequence, prefill in steps of {options.chunk:,}")
+    table.add_column("target", overflow="fold")
+    for name in ("batch", "TPOT floor", "expected", "%", "tok/s", "TTFT floor", "expected", "most fit"):
+        table.add_column(name, justify="right", overflow="fold")
+    table.caption = "times in ms; %: floor / expected; most fit: the largest batch in memory; ?: unknown"
+    table.caption_justify = "left"
     for p in found:
         for q in p.points:
             rate = q.batch / q.tpot.expected_s if q.tpot.expected_s else None
             table.add_row(
                 p.target,
                 str(q.batch),
-                milliseconds(q.tpot.floor_s),
-                milliseconds(q.tpot.expected_s),
-                percent(q.tpot.fraction),
-                f"{rate:,.0f}" if rate else "unknown",
-                milliseconds(q.ttft.floor_s),
-                milliseconds(q.ttft.expected_s),
-                "unknown" if p.largest_batch is None else f"{p.largest_batch:,}",
+                *(_brief(t) for t in (q.tpot.floor_s, q.tpot.expected_s)),
+                "?" if q.tpot.fraction is None else percent(q.tpot.fraction),
+                f"{rate:,.0f}" if rate else "?",
+                *(_brief(t) for t in (q.ttft.floor_s, q.ttft.expected_s)),
+                "?" if p.largest_batch is None else f"{p.largest_batch:,}",
                 style="red" if q.fits is False else None,
             )
     return table
 
 
-def _kernel_table(prediction: Prediction, point: Point, what: str, total: Total) -> Table:
-    title = f"{prediction.target}, batch {point.batch}: {what}, {total.launches} launches (predicted)"
-    table = Table(title=title, title_justify="left")
-    for name in ("kernel", "where", "n"):
-        table.add_column(name, overflow="fold", justify="right" if name == "n" else "left")
-    for name in ("weights", "activations", "KV", "GFLOP", "floor us", "bound", "expected us", "floor/exp."):
-        table.add_column(name, justify="left" if name == "bound" else "right", no_wrap=True)
-    for k in total.kernels:
-        table.add_row(
-            f"{k.op} {k.shape}",
-            short_place(k.where),
-            str(k.count),
-            size(k.weight_bytes),
-            size(k.activation_bytes),
-            size(k.kv_bytes),
-            f"{(k.matrix_flops + k.vector_flops) / 1e9:,.3g}",
-            microseconds(k.floor_s),
-            k.bound or "unknown",
-            microseconds(k.expected_s),
-            percent(_fraction(k)),
-        )
+def _brief(seconds: float | None) -> str:
+    return "?" if seconds is None else milliseconds(seconds).removesuffix(" ms")
+
+
+@dataclass(frozen=True)
+class _Column:
+    """Of a table of kernels. `least`: the narrowest terminal that has room for it; `most`: the widest that needs it."""
+
+    name: str
+    show: Callable[[Kernel], str]
+    total: Callable[[Total], str]
+    least: int = 0
+    most: int | None = None
+    left: bool = False
+
+
+def _bytes(*fields: str) -> tuple[Callable[[Kernel], str], Callable[[Total], str]]:
+    def of(kernel: Kernel) -> int:
+        return sum(getattr(kernel, f) for f in fields)
+
+    return (lambda k: size(of(k))), (lambda t: size(sum(of(k) for k in t.kernels)))
+
+
+COMPACT, ROOMY = 95, 150  # columns of a terminal
+_COLUMNS = (
+    _Column("kernel", lambda k: f"{k.op} {k.shape}", lambda t: "all", left=True),
+    _Column("where", lambda k: short_place(k.where), lambda t: "", least=ROOMY, left=True),
+    _Column("n", lambda k: str(k.count), lambda t: str(sum(k.count for k in t.kernels))),
+    _Column("bytes", *_bytes("weight_bytes", "activation_bytes", "kv_bytes"), most=COMPACT),
+    _Column("weights", *_bytes("weight_bytes"), least=COMPACT),
+    _Column("activ.", *_bytes("activation_bytes"), least=COMPACT),
+    _Column("KV", *_bytes("kv_bytes"), least=COMPACT),
+    _Column(
+        "ops",
+        lambda k: operations(k.matrix_flops + k.vector_flops),
+        lambda t: operations(sum(k.matrix_flops + k.vector_flops for k in t.kernels)),
+    ),
+    _Column("floor us", lambda k: microseconds(k.floor_s), lambda t: microseconds(t.floor_s)),
+    _Column("bound", lambda k: k.bound or "unknown", lambda t: "", left=True),
+    _Column("expected", lambda k: microseconds(k.expected_s), lambda t: microseconds(t.expected_s)),
+    _Column("%", lambda k: percent(_fraction(k)), lambda t: percent(t.fraction)),
+)
+
+
+def _kernel_table(prediction: Prediction, point: Point, what: str, total: Total, width: int) -> Table:
+    table = _table(f"{prediction.target}, batch {point.batch}: {what}, {total.launches} launches (predicted)")
+    columns = [c for c in _COLUMNS if c.least <= width and (c.most is None or width < c.most)]
+    for c in columns:
+        table.add_column(c.name, justify="left" if c.left else "right", no_wrap=not c.left, overflow="fold")
+    for kernel in total.kernels:
+        table.add_row(*(c.show(kernel) for c in columns))
     table.add_section()
-    sums = (size(sum(getattr(k, f) for k in total.kernels)) for f in ("weight_bytes", "activation_bytes", "kv_bytes"))
-    flops = sum(k.matrix_flops + k.vector_flops for k in total.kernels) / 1e9
-    table.add_row(
-        "all", "", str(sum(k.count for k in total.kernels)), *sums, f"{flops:,.3g}", microseconds(total.floor_s), "",
-        microseconds(total.expected_s), percent(total.fraction),
-    )  # fmt: skip
+    table.add_row(*(c.total(total) for c in columns))
     return table
 
 

@@ -21,11 +21,22 @@ def percent(fraction: float | None) -> str:
     return "unknown" if fraction is None else f"{fraction:.0%}"
 
 
+def operations(count: int) -> str:
+    """A count with a decimal prefix."""
+    return _scaled(count, (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)))
+
+
 def size(num_bytes: int) -> str:
     """Bytes with a decimal prefix."""
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if num_bytes >= scale:
-            return (
-                f"{num_bytes / scale:.3g} {unit}" if num_bytes < 999.5 * scale else f"{num_bytes / scale:,.0f} {unit}"
-            )
-    return f"{num_bytes} B" if num_bytes else "0"
+    text = _scaled(num_bytes, (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)))
+    return f"{text} B" if 0 < num_bytes < 1000 else text
+
+
+def _scaled(value: int, prefixes: tuple[tuple[str, int], ...]) -> str:
+    """Three digits, and more of them only above the largest prefix."""
+    for unit, scale in prefixes:
+        if value >= scale:
+            part = value / scale
+            digits = 0 if part >= 99.95 else 1 if part >= 9.995 else 2
+            return f"{part:,.{digits}f} {unit}"
+    return str(value)

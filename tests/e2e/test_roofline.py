@@ -92,10 +92,14 @@ def test_tables(llmc: Commands, config: Path) -> None:
         "TPOT floor",
         "packed_linear",
         "paged_attention",
-        "largest batch",
+        "most fit",
     ):
         assert text in ended.stdout
     assert "--kernels" not in ended.stdout  # there is no other
+    narrow = llmc.run(
+        "inspect", config, "--roofline", "--target", "h200", "--batch", "2", "--length", "64", COLUMNS="80"
+    )
+    assert max(map(len, narrow.stdout.splitlines())) <= 80 and "\u2026" not in narrow.stdout  # nothing is cut off
 
 
 def test_an_engine_is_predicted_as_it_was_built(
