@@ -9,10 +9,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
 from llmc.codegen.cuda.gpus import GPUS
-from llmc.runtime.artifact import read_manifest
+from llmc.runtime.artifact import read_file, read_manifest
 from llmc.runtime.kv_pools import sequence_bytes
 from llmc.runtime.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes
@@ -21,8 +22,8 @@ from llmc.runtime.memory import available_bytes
 def show_engine(folder: Path) -> None:
     """Print the manifest and the build's report for people. Raises EngineError."""
     manifest = read_manifest(folder)
-    report = json.loads((folder / "report.json").read_text())
-    console = Console()
+    report = json.loads(read_file(folder, manifest, "report.json"))
+    console = Console(markup=False)
     _facts(console, folder, manifest, report)
     for target in manifest.targets:
         found = report["targets"][target.name]
@@ -34,7 +35,7 @@ def show_engine(folder: Path) -> None:
 
 def _facts(console: Console, folder: Path, manifest: Manifest, report: dict[str, Any]) -> None:
     model = manifest.model
-    console.print(f"[bold]{folder}[/bold]  engine format {manifest.format}, step ABI {manifest.abi}")
+    console.print(Text(str(folder), "bold"), f" engine format {manifest.format}, step ABI {manifest.abi}")
     console.print(f"model     {model.name} ({model.architecture}), {model.num_parameters:,} parameters, {model.dtype}")
     for target in manifest.targets:
         console.print(f"target    {target.name} ({target.arch}: {', '.join(target.features)})")
@@ -59,7 +60,7 @@ def _kernels(console: Console, report: dict[str, Any]) -> None:
         table.add_row(name, *(str(report["entries"][entry].get(name, 0)) for entry in ("decode", "prefill")))
     console.print(table)
     for choice in report["kernels"]:
-        console.print(f"{choice['op']}: [green]{choice['chosen']}[/green]  {choice['reason']}")
+        console.print(f"{choice['op']}:", Text(choice["chosen"], "green"), f" {choice['reason']}")
         for name, reason in choice["rejected"].items():
             console.print(f"    not {name}: {reason}")
 
@@ -99,12 +100,12 @@ def _memory(console: Console, manifest: Manifest, target: TargetEntry) -> None:
 
 def show_targets() -> None:
     """Print the targets that `llmc build` takes, and what this machine is."""
-    console = Console()
+    console = Console(markup=False)
     here = find_cpu(NATIVE)
     assert here is not None
     console.print(f"cpu    this machine: {here.arch} with {', '.join(here.features)}")
     for name in cpu_names()[1:]:
-        console.print(f"{name}", markup=False)
+        console.print(name)
     table = Table("GPU", "", "SMs", "memory", "bandwidth", "bf16 peak", "L2", title="for `llmc inspect --roofline`")
     for gpu in GPUS.values():
         table.add_row(

@@ -21,7 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 TWIN_INCLUDE = ROOT / "include" / "llmc_emu"
-_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-gdwarf-4")
+# No contraction, as NVRTC's --fmad=false: a twin rounds where the kernel rounds.
+_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off", "-gdwarf-4")
 
 
 class BuildError(RuntimeError):

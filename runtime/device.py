@@ -1,6 +1,7 @@
 """Where steps run. The engine talks to the `Device` protocol; `CpuDevice` runs model.so, `cuda.device` cubins."""
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -71,7 +72,8 @@ class CpuDevice:
         self.num_blocks = tuple(num_blocks)
         manifest, kv = artifact.manifest, artifact.target.kv
         library_path = artifact.path(artifact.target.library)
-        self._library = load_library(library_path)
+        with artifact.open_checked(artifact.target.library) as file:
+            self._library = load_library(file)
         abi = self._library.llmc_abi_version()
         if abi != manifest.abi:
             raise AbiMismatch(f"{library_path}: speaks step ABI {abi}, the manifest says {manifest.abi}")
@@ -98,6 +100,7 @@ class CpuDevice:
         starts = [self._pool.address + offset for offset in accumulate(sizes, initial=0)]
         pools = zip(starts, self.num_blocks, strict=False)
         config.kv = (LlmcKvPool * len(sizes))(*(LlmcKvPool(base, count) for base, count in pools))
+        self._process = os.getpid()
         self._engine = self._library.llmc_create(ctypes.byref(config))
         if not self._engine:
             self._pool.close()
@@ -114,13 +117,19 @@ class CpuDevice:
 
     def close(self) -> None:
         if self._engine:
-            self._library.llmc_destroy(self._engine)
+            if self._process == os.getpid():  # a fork has none of the threads that this would wait for
+                self._library.llmc_destroy(self._engine)
             self._engine = None
             self._pool.close()
 
     def _run(self, entry: str, step: StepBuffers) -> None:
         if not self._engine:
             raise StepFailed("the engine is closed")
+        if self._process != os.getpid():
+            raise StepFailed(
+                f"the engine was loaded by process {self._process}, and a fork has none of its threads; load it in "
+                "the process that uses it"
+            )
         code = getattr(self._library, entry)(self._engine, ctypes.byref(step.struct))
         if code != 0:
             raise StepFailed(

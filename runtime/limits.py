@@ -23,6 +23,7 @@ class LoadOptions:
     max_rows: int | None = None
     threads: int | None = None
     kv_memory: int | None = None
+    serial: bool = False
 
 
 @dataclass(frozen=True)

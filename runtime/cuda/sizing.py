@@ -34,14 +34,13 @@ def reserve_bytes(total: int) -> int:
 def size_pools(
     folder: Path, kv: KvLayout, step: StepLimits, needs: Needs, memory: tuple[int, int], kv_memory: int | None
 ) -> tuple[int, ...]:
-    """Blocks of each group's pool: what `kv_memory` asks for, else all that is free; no more than a full batch can use.
+    """Blocks of each KV group's pool: what `kv_memory` asks for, else all that is free; no more than a full batch uses.
 
     `memory`: bytes free and in all. Raises NotEnoughMemory with the bytes needed and free, InvalidParameter.
     """
     free, total = memory
     left = free - reserve_bytes(total) - needs.total
-    one_of_each = sum(group.block_bytes for group in kv.groups)
-    least = one_of_each if kv_memory is None else asked_kv_memory(kv_memory)
+    least = sum(pool_bytes(kv, [1] * len(kv.groups))) if kv_memory is None else asked_kv_memory(kv_memory)
     if least > left:
         needed = needs.total + least + reserve_bytes(total)
         raise NotEnoughMemory(

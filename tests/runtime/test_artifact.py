@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pydoc
 import random
 import shutil
 import stat
@@ -317,3 +318,54 @@ def test_sealing_twice_gives_the_same_bytes(make_engine):
         p.relative_to(b): p.read_bytes() for p in all_files(b)
     }
     assert stat.S_ISREG((a / "manifest.json").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    "name", ["$ORIGIN", "$LIB", "${PLATFORM}x", "%s", "[bold]", "a\nb", "é☃", os.fsdecode(b"\xff")]
+)
+def test_an_engine_loads_under_any_name(make_engine, tmp_path, name):
+    """The dynamic loader expands `$`; libraries want paths in UTF-8."""
+    folder = make_engine().rename(tmp_path / name)
+    with Engine.load(folder) as engine:
+        assert engine.generate([[1, 2]], max_tokens=1)[0].error is None
+
+
+def test_what_is_read_later_is_what_was_checked(make_engine, tmp_path):
+    """Another engine may lie at the path by the time the chat template is wanted."""
+    folder = make_engine("old")
+    other = make_engine("new", template="another")
+    with Engine.load(folder) as engine:
+        folder.rename(tmp_path / "gone")
+        other.rename(folder)
+        assert "x<|im_end|>" in engine.chat_template.render([{"role": "user", "content": "x"}])
+        with pytest.raises(ChecksumMismatch):
+            engine.artifact.read_bytes("chat_template.jinja")
+
+
+@pytest.mark.parametrize("moment", ["artifact.check_sizes", "artifact._map_weights", "engine.open_device"])
+def test_an_engine_that_is_replaced_while_it_loads(make_engine, tmp_path, monkeypatch, moment):
+    folder = make_engine("old")
+    other = make_engine("new", template="another", producer={"llmc": "newer"})
+    original = pydoc.locate(f"llmc.runtime.{moment}")
+    swaps = []
+
+    def after_a_swap(*args):
+        if not swaps:
+            folder.rename(tmp_path / "gone")
+            swaps.append(other.rename(folder))
+        return original(*args)
+
+    monkeypatch.setattr(f"llmc.runtime.{moment}", after_a_swap)
+    with Engine.load(folder) as engine:
+        assert swaps and engine.manifest.producer == {"llmc": "newer"}
+        assert engine.chat_template.render([{"role": "user", "content": "x"}]) == "another"
+
+
+def test_files_that_vanish_while_they_are_read(make_engine, monkeypatch):
+    folder = make_engine()
+
+    def vanish(path):
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr("llmc.runtime.artifact.file_digest", vanish)
+    refuse(folder, FileMismatch, "cannot be read: No such file")
