@@ -206,6 +206,18 @@ def test_a_prefix_is_shared_while_its_window_is_there():
     manager.check_integrity()
 
 
+def test_a_promise_that_grows_inside_a_block_grows_the_claim():
+    """The step may now be five tokens long, which straddle three blocks with their window; four lay in two."""
+    manager = one_pool(20, window=2)
+    table = manager.allocate(7)
+    manager.take(table, 7)
+    manager.computed(table, 7)
+    assert manager.extend(table, 11)
+    manager.take(table, 11)
+    assert manager.extend(table, 12)
+    manager.check_integrity()
+
+
 def test_blocks_come_back_while_a_prompt_is_computed():
     """Two prompts of 400 tokens through a pool that holds neither."""
     manager = BlockManager([Retention(None, 4, 8), Retention(10, 4, 8)], [200, 12])
