@@ -6,6 +6,12 @@ Key: file, the line's text, what the mutated operator or call became ("deleted" 
 
 HARMLESS: dict[tuple[str, str, str, int], str] = {
     (
+        "linear_mma.cuh",
+        "const int slice_end = begin + Shape::kSliceSteps < end ? begin + Shape::kSliceSteps : end;",
+        "<=",
+        0,
+    ): "a minimum: both sides are equal where the comparison changes",
+    (
         "linear.cuh",
         "if (Epilogue::kWidth % kV == 0 || col + kV <= Epilogue::kWidth) {",
         "<",
