@@ -93,10 +93,10 @@ struct LinearMma {
       fetch_x(first + s);
     }
     float acc[kQuads][4], total[kQuads][4] = {};
-    for (int step = first; step < end;) {
-      const int slice_end = step + Shape::kSliceSteps < end ? step + Shape::kSliceSteps : end;
+    for (int begin = first; begin < end; begin += Shape::kSliceSteps) {
+      const int slice_end = begin + Shape::kSliceSteps < end ? begin + Shape::kSliceSteps : end;
       clear(acc);
-      for (; step < slice_end; step++) {
+      for (int step = begin; step < slice_end; step++) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // stage `step` is visible; everybody has left the stage fetched into next
         fetch_w(step + STAGES - 1);

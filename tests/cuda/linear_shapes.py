@@ -72,6 +72,8 @@ LINEAR_CASES: list[tuple[LinearParams, Shape]] = [
     (mma("plain", 640, 64, 64, 64, 32, S, 2, warps=(4, 1)), _at("plain", 70, 100)),
     (wgmma("f16", 200, 200, 256, 128, 256, S, 2, dtype=F16), _at("f16", 257, 300)),
     (wgmma("swiglu", 72, 520, 192, 64, 256, P, 3), _at("swiglu", 255, 256)),
+    (mma("narrow_residual", 90, 72, 64, 64, 16, S, 2), _at("narrow_residual", 15, 16)),
+    (wgmma("narrow_residual", 104, 136, 64, 64, 32, P, 3), _at("narrow_residual", 32, 32)),
     (wgmma("bf16", 1100, 64, 64, 64, 16, S, 2), _at("bf16", 40, 48)),
 ]
 
@@ -106,6 +108,7 @@ def _few(make: Callable[..., LinearParams]) -> list[tuple[LinearParams, Shape]]:
 MUTATED: dict[str, list[tuple[LinearParams, Shape]]] = {
     "columns.cuh": [
         (mma("wide_residual", 38, 64, 64, 64, 8, S, 2), _at("wide_residual", 8, 8)),
+        (mma("narrow_residual", 38, 64, 64, 64, 8, S, 2), _at("narrow_residual", 8, 8)),
         (mma("bf16_residual", 38, 64, 64, 64, 8, S, 2), _at("bf16_residual", 8, 8)),
     ],
     "linear.cuh": _few(mma),
