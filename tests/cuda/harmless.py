@@ -127,4 +127,22 @@ HARMLESS: dict[tuple[str, str, str, int], str] = {
         "<=",
         0,
     ): "one level more: its digit is 0 for every id, or an id's, of which find_best makes no use",
+    (
+        "sample.cuh",
+        "float v = flushed(raw > 0.0f ? raw / row.repetition_penalty : raw * row.repetition_penalty);",
+        ">=",
+        0,
+    ): "zero stays zero either way",
+    (
+        "sample.cuh",
+        "const bool weighs = temperature > 0.0f, same = x == logits && temperature == 1.0f;",
+        ">=",
+        0,
+    ): "greedy rows add up weights that nobody reads",
+    (
+        "sample.cuh",
+        "for (int base = 0; base < kBlocks; base += THREADS / 4) {",
+        "<=",
+        0,
+    ): "one more round, of blocks behind the last",
 }
