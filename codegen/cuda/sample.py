@@ -76,4 +76,4 @@ class SampleParams:
         return rejects_smem(self, target)
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(128, 6000, {"LDG.E.128": 8, "ATOMS.ADD": 4, "SHFL.BFLY": 20})
+        return Budget(104, 6000, {"LDG.E.128": 16, "ATOMS.ADD": 10, "SHFL.BFLY": 60})

@@ -146,6 +146,24 @@ HARMLESS: dict[tuple[str, str, str, int], str] = {
     ): "with the list exactly full the whole row is searched: the same tokens are found",
     (
         "sample.cuh",
+        "const bool weighs = temperature > 0.0f, same = x == logits && temperature == 1.0f;",
+        ">=",
+        0,
+    ): "greedy rows add up weights that nobody reads",
+    (
+        "sample.cuh",
+        "float v = flushed(raw > 0.0f ? raw / row.repetition_penalty : raw * row.repetition_penalty);",
+        ">=",
+        0,
+    ): "zero stays zero either way",
+    (
+        "sample.cuh",
+        "for (int base = 0; base < kBlocks; base += THREADS / 4) {",
+        "<=",
+        0,
+    ): "one more round, of blocks behind the last",
+    (
+        "sample.cuh",
         "for (int i = (row.prompt_len > 0 ? row.prompt_len : 0) + threadIdx.x; i < row.history_len; i += THREADS)",
         ">=",
         0,
