@@ -174,7 +174,7 @@ class CombineAttentionParams:
 
     @property
     def blocks_per_sm(self) -> int:
-        return min(16, 2048 // self.threads)
+        return min(16, 1536 // self.threads)
 
     @property
     def result_cpp(self) -> str:

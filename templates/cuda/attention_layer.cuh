@@ -84,7 +84,7 @@ struct AttentionLayer {
         const T* mine = from + (row * OF + chunk) * 8;
         const int position = start + row + rows;
         const bool valid = first <= position && position <= last && (OF % CHUNKS == 0 || chunk + chunks < num_chunks);
-        const T* source = OF % CHUNKS == 0 || valid ? mine + (rows * OF + chunks) * 8 : from;
+        const T* source = OF == CHUNKS || valid ? mine + (rows * OF + chunks) * 8 : from;
         cp_async16(to + b * kKvBlock * CHUNKS * 16 + offset, source, valid);
       });
     }

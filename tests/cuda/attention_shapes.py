@@ -119,6 +119,8 @@ ATTENTION_MUTATED: dict[str, list[tuple[KernelParams, Shape]]] = {
         _prefill("gemma", (90, 7), (40, 7)),
         _prefill("smollm", (50, 3, 7, 20), (1, 2, 1, 20), min_tokens=2),
         _prefill("multi-query", (150, 1), (2, 1)),
+        _prefill("plain f16", (33, 5, 1, 70), (33, 0, 1, 3)),
+        _prefill("alibi", (64,), (64,)),
     ],
     "attention_decode.cuh": [
         (DecodeAttentionParams(LAYERS["tail"]), _single((200, 40, 41))),

@@ -6,6 +6,36 @@ Key: file, the line's text, what the mutated operator or call became ("deleted" 
 
 HARMLESS: dict[tuple[str, str, str, int], str] = {
     (
+        "attention_layer.cuh",
+        "const bool valid = first <= position && position <= last && (OF % CHUNKS == 0 || chunk + chunks < num_chunks);",
+        "<=",
+        0,
+    ): "one chunk of the row behind, in columns that are not stored",
+    (
+        "attention_layer.cuh",
+        "if (start > last || start + kKvBlock <= first) continue;",
+        "<",
+        0,
+    ): "a block of which no position is seen becomes zeros, without being read",
+    (
+        "attention_prefill.cuh",
+        "Stretch s{seq, start > begin ? start : begin, stop < end ? stop : end, 0, 0};",
+        "<=",
+        0,
+    ): "a minimum: both sides are equal where the comparison changes",
+    (
+        "attention_prefill.cuh",
+        "Stretch s{seq, start > begin ? start : begin, stop < end ? stop : end, 0, 0};",
+        ">=",
+        0,
+    ): "a maximum: both sides are equal where the comparison changes",
+    (
+        "attention_prefill.cuh",
+        "const int from = low > s.begin ? low : s.begin, to = high < s.end ? high : s.end - 1;",
+        ">=",
+        0,
+    ): "a maximum: both sides are equal where the comparison changes",
+    (
         "attention_prefill.cuh",
         "cp_async_commit();",
         "(void)0",
@@ -17,6 +47,12 @@ HARMLESS: dict[tuple[str, str, str, int], str] = {
         "(void)0",
         0,
     ): "waits for the queries of a tile without work, which nobody reads: no block ends with copies in flight",
+    (
+        "attention_prefill.cuh",
+        "static constexpr bool kQueriesStay = kSplit / 2 + Slot::kDk / 4 + kPartSteps * 8 <= 128;",
+        "<",
+        0,
+    ): "where queries are kept changes no result",
     (
         "attention_softmax.cuh",
         "const float top = split.top > row.top ? split.top : row.top, base = top == no_score() ? 0.0f : top;",
