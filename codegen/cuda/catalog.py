@@ -3,19 +3,17 @@ variant."""
 
 from __future__ import annotations
 
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
+from llmc.codegen.cuda.attention_catalog import ATTENTION
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.linear_catalog import LINEARS
+from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.rows_examples import examples
 from llmc.codegen.cuda.target import CudaTarget
 
 ALL: tuple[KernelParams, ...] = (
     *examples(),
     *LINEARS,
-    DecodeAttentionParams(64, 3, 16, 256),
-    DecodeAttentionParams(128, 4, 16, 256),
-    PrefillAttentionParams(64, 3, 16),
-    PrefillAttentionParams(128, 4, 16),
+    *ATTENTION,
     RopeAppendParams(64, 16),
 )
 

@@ -84,20 +84,26 @@ class Ptr(int):
     """A device address among the arguments of a launch."""
 
 
+class Long(int):
+    """An i64 among the arguments of a launch."""
+
+
 def params(args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """cuda-python's (values, types) of a launch: Ptr, int (i32), float (f32), CUtensorMap."""
+    """cuda-python's (values, types) of a launch: Ptr, Long (i64), int (i32), float (f32), CUtensorMap."""
     kinds: list[Any] = []
     for a in args:
         kinds.append(
             ctypes.c_void_p
             if isinstance(a, Ptr)
+            else ctypes.c_longlong
+            if isinstance(a, Long)
             else ctypes.c_float
             if isinstance(a, float)
             else ctypes.c_int
             if isinstance(a, int)
             else None
         )
-    return tuple(int(a) if isinstance(a, Ptr) else a for a in args), tuple(kinds)
+    return tuple(int(a) if isinstance(a, (Ptr, Long)) else a for a in args), tuple(kinds)
 
 
 def launch(function: Any, grid: Sequence[int], block: int, smem: int, args: Sequence[Any], stream: Any = 0) -> None:

@@ -6,26 +6,32 @@ decode_step.py FOLDER [steps]        prints one JSON line: nodes, seconds per st
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 from cuda.bindings import driver as cu
-from cuda_calls import Ptr, add_node, alloc, context, download, load, matrix_map, ok, upload
+from cuda_calls import Long, Ptr, add_node, alloc, context, download, load, matrix_map, ok, upload
 from linear_cases import CASES
 from ml_dtypes import bfloat16
 
-from llmc.codegen.cuda.attention import DecodeAttentionParams, RopeAppendParams
+from llmc.codegen.cuda.attention_forms import attention_forms
 from llmc.codegen.cuda.gpus import GPUS
 from llmc.codegen.cuda.kernel import KernelParams, symbol_of
+from llmc.codegen.cuda.kv import KV_BLOCK, CudaKvSlot
 from llmc.codegen.cuda.linear import variants
 from llmc.codegen.cuda.linear_params import ArgumentKind, LinearParams
+from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.rows_examples import kernel, rms_norm_bf16
+from llmc.codegen.cuda.target import TARGETS
+from llmc.compiler.ir.dims import sym
+from llmc.compiler.ir.ops.attention import PagedAttention
 from llmc.compiler.ir.ops.kernel import GATE_RUN
+from llmc.compiler.ir.types import DType, tensor
+from llmc.runtime.cuda.plan import Argument, Sizes
 
-LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, PAGE, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 16, 100
+LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 100
 EPS, SCALE = 1e-5, D**-0.5
 NORM = kernel(rms_norm_bf16(HIDDEN))
 QKV = (HEADS + 2 * KV_HEADS) * D
@@ -40,8 +46,19 @@ QKV_LINEAR, O_LINEAR = _decode("bf16", QKV, HIDDEN), _decode("bf16_residual", HI
 GATE_UP, DOWN = _decode("swiglu", INTER, HIDDEN), _decode("bf16_residual", HIDDEN, INTER)
 HEAD = _decode("plain", VOCAB, HIDDEN)
 LINEARS = (QKV_LINEAR, O_LINEAR, GATE_UP, DOWN, HEAD)
-ATTENTION, ROPE = DecodeAttentionParams(D, HEADS // KV_HEADS, PAGE, 256), RopeAppendParams(D, PAGE)
-KERNELS: list[KernelParams] = [NORM, *LINEARS, ATTENTION, ROPE]
+SLOT = CudaKvSlot(KV_HEADS, D, D, DType.BF16, 0)
+ATTENTION = attention_forms(
+    PagedAttention(0, SCALE, KV_HEADS, D, result=DType.BF16, joined=True),
+    tensor(DType.BF16, sym("T"), HEADS, D),
+    SLOT,
+    0,
+    SLOT.num_bytes,  # each layer has a pool of its own
+    TARGETS["sm_90a"],
+    {"q": Argument("buffer", "q"), "out": Argument("buffer", "out")},
+).decode
+ROPE = RopeAppendParams(D, KV_BLOCK)
+SIZES = Sizes(tokens=1, rows=1, seqs=1, length=CONTEXT + 1)
+KERNELS: list[KernelParams] = [NORM, *LINEARS, *(launch.params for launch in ATTENTION), ROPE]
 
 
 def bf(x: np.ndarray) -> np.ndarray:
@@ -52,7 +69,7 @@ def weights(rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
     def w(*shape: int) -> np.ndarray:
         return bf(rng.standard_normal(shape, dtype=np.float32) * shape[-1] ** -0.5)
 
-    pages = -(-(CONTEXT + 1) // PAGE)
+    blocks = -(-(CONTEXT + 1) // KV_BLOCK)
     return [
         {
             "n1": bf(1 + 0.1 * rng.standard_normal(HIDDEN)),
@@ -61,15 +78,14 @@ def weights(rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
             "n2": bf(1 + 0.1 * rng.standard_normal(HIDDEN)),
             "gate_up": w(2 * INTER, HIDDEN),
             "down": w(HIDDEN, INTER),
-            "k": bf(rng.standard_normal((pages, KV_HEADS, PAGE, D))),
-            "v": bf(rng.standard_normal((pages, KV_HEADS, PAGE, D))),
+            "kv": bf(rng.standard_normal((blocks, 2, KV_HEADS, KV_BLOCK, D))),
         }
         for _ in range(LAYERS)
     ]
 
 
 def reference(x: np.ndarray, layers: list[dict[str, np.ndarray]], final: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """float32, rounded to bf16 wherever a kernel stores."""
+    """float32, rounded to bf16 wherever a kernel rounds: what it stores, and the weights of values."""
 
     def norm(h: np.ndarray, w: np.ndarray) -> np.ndarray:
         h = h.astype(np.float32)
@@ -92,11 +108,11 @@ def reference(x: np.ndarray, layers: list[dict[str, np.ndarray]], final: np.ndar
         out = []
         for i in range(HEADS):
             g = i // (HEADS // KV_HEADS)
-            keys = np.concatenate([w["k"][:, g].reshape(-1, D)[:CONTEXT], k[g : g + 1]]).astype(np.float32)
-            values = np.concatenate([w["v"][:, g].reshape(-1, D)[:CONTEXT], v[g : g + 1]]).astype(np.float32)
+            keys = np.concatenate([w["kv"][:, 0, g].reshape(-1, D)[:CONTEXT], k[g : g + 1]]).astype(np.float32)
+            values = np.concatenate([w["kv"][:, 1, g].reshape(-1, D)[:CONTEXT], v[g : g + 1]]).astype(np.float32)
             p = keys @ q[i].astype(np.float32) * SCALE
             p = np.exp(p - p.max())
-            out.append(p @ values / p.sum())
+            out.append(bf(p).astype(np.float32) @ values / p.sum())
         h = bf(dot(w["o"], bf(np.concatenate(out))) + h.astype(np.float32))
         y = dot(w["gate_up"], norm(h, w["n2"])).reshape(-1, 2, GATE_RUN)
         gate, up = y[:, 0].reshape(-1), y[:, 1].reshape(-1)
@@ -112,26 +128,22 @@ def main() -> None:
     head = bf(rng.standard_normal((VOCAB, HIDDEN), dtype=np.float32) * HIDDEN**-0.5)
     context()
     f = {p: load(folder, symbol_of(p), smem=p.smem_bytes) for p in KERNELS}
-    combine = load(folder, symbol_of(ATTENTION), symbol_of(ATTENTION) + "__combine")
-    pages, splits = layers[0]["k"].shape[0], 1
+    blocks = layers[0]["kv"].shape[0]
     half = np.arange(D // 2) / (D // 2)
     angle = np.arange(CONTEXT + 1)[:, None] * 10000.0**-half
     cos, sin = Ptr(upload(np.cos(angle).astype(np.float32))), Ptr(upload(np.sin(angle).astype(np.float32)))
-    table, length = (
-        Ptr(upload(np.arange(pages, dtype=np.int32))),
-        Ptr(upload(np.array([CONTEXT + 1], np.int32))),
-    )
+    tables, starts = (Ptr(upload(np.array(v, np.int32))) for v in (range(blocks), [0, 1]))
     position, slot = (Ptr(upload(np.array([CONTEXT], np.int32))) for _ in range(2))
     x, a, qkv, q, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, QKV, HEADS * D, INTER))
     att, logits = Ptr(alloc(2 * HEADS * D)), Ptr(alloc(4 * VOCAB))
-    o, ml = Ptr(alloc(4 * HEADS * splits * D)), Ptr(alloc(8 * HEADS * splits))
+    scratch = Ptr(alloc(max(launch.scratch.at(SIZES) for launch in ATTENTION if launch.scratch)))
     graph, last, nodes = ok(cu.cuGraphCreate(0)), [], 0
 
     def add(function: object, grid: tuple[int, ...], block: int, smem: int, *args: object) -> None:
         nonlocal last, nodes
         last, nodes = [add_node(graph, last, function, grid, block, smem, args)], nodes + 1
 
-    counts = Ptr(upload(np.array([1, 1, 1, 0], np.int32)))
+    counts = Ptr(upload(np.array([1, 1, 1, blocks], np.int32)))
     workspace = Ptr(alloc(max([16, *(p.workspace_bytes(1) for p in LINEARS)])))
     counters = Ptr(upload(np.zeros(max([1, *(p.num_counters(1) for p in LINEARS)]), np.uint32)))
 
@@ -154,12 +166,36 @@ def main() -> None:
         ]
         add(f[p], p.grid(1), p.threads, p.smem_bytes, *args)
 
+    inputs = {"counts": counts, "tables.0": tables, "positions": position, "seq_starts": starts}
+
+    def attention(pool: Ptr) -> None:
+        """By what codegen says of its launches, as the runtime would."""
+        named = {**inputs, "q": q, "out": att, "attention": scratch}
+
+        def value(a: Argument) -> object:
+            match a.kind:
+                case "kv":
+                    return pool
+                case "i64":
+                    return Long(a.value or 0)
+                case "f32":
+                    return float(a.value or 0)
+                case "extent":
+                    assert a.extent is not None
+                    return a.extent.at(SIZES)
+            return named[a.name or ""]
+
+        for launch in ATTENTION:
+            grid = tuple(extent.at(SIZES) for extent in launch.grid)
+            p = launch.params
+            add(f[p], grid, p.threads, p.smem_bytes, *(value(a) for a in launch.arguments))
+
     def norm(w: np.ndarray) -> None:
         """a = the rounded norm of the residual stream."""
         add(f[NORM], NORM.grid(1), NORM.threads, NORM.smem_bytes, x, Ptr(upload(w.astype(np.float32))), a, counts)
 
     for w in layers:
-        k_cache, v_cache = Ptr(upload(w["k"])), Ptr(upload(w["v"]))
+        pool = Ptr(upload(w["kv"]))
         norm(w["n1"])
         linear(QKV_LINEAR, a, w["qkv"], qkv)
         add(
@@ -173,28 +209,13 @@ def main() -> None:
             position,
             slot,
             q,
-            k_cache,
-            v_cache,
+            pool,
+            Ptr(pool + SLOT.num_bytes // 2),
+            SLOT.num_bytes // 2,
             HEADS,
             KV_HEADS,
         )
-        add(
-            f[ATTENTION],
-            (splits, KV_HEADS, 1),
-            128,
-            ATTENTION.smem_bytes,
-            q,
-            k_cache,
-            v_cache,
-            table,
-            length,
-            o,
-            ml,
-            KV_HEADS,
-            pages,
-            SCALE * math.log2(math.e),
-        )
-        add(combine, (HEADS, 1), D, 0, o, ml, length, att, splits)
+        attention(pool)
         linear(O_LINEAR, att, w["o"], x)
         norm(w["n2"])
         linear(GATE_UP, a, w["gate_up"], act)

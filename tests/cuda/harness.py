@@ -3,12 +3,12 @@ planted bugs and the mutation script."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import attention_cases
 import linear_cases
 import numpy as np
 import references
@@ -16,10 +16,11 @@ import rows_lab
 from ml_dtypes import bfloat16
 from references import Expected, Wrong, compare
 
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
+from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.rows_kernel import RowsParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
@@ -134,91 +135,6 @@ def _null(like: DeviceArray) -> DeviceArray:
     return DeviceArray(like._emulator, 0, (), like.dtype)
 
 
-def paged(rng: np.random.Generator, lens: tuple[int, ...], kv_heads: int, page: int, d: int) -> tuple[np.ndarray, ...]:
-    """k, v caches [pages, Hkv, page, D], a shuffled table [B, max_pages], and the dense k, v per sequence.
-    Slots behind a sequence's end hold NaN: nobody may read them into a result."""
-    max_pages = max(-(-n // page) for n in lens)
-    pages = len(lens) * max_pages + 1
-    table = rng.permutation(pages)[: len(lens) * max_pages].astype(np.int32).reshape(len(lens), max_pages)
-    caches, dense = [], []
-    for _ in range(2):
-        cache = np.full((pages, kv_heads, page, d), np.nan, bfloat16)
-        rows = []
-        for b, n in enumerate(lens):
-            x = normal(rng, n, kv_heads, d)
-            for t in range(n):
-                cache[table[b, t // page], :, t % page] = x[t]
-            rows.append(x)
-        caches.append(cache)
-        dense.append(rows)
-    return caches[0], caches[1], table, dense[0], dense[1]
-
-
-def _attention_decode(lab: Lab, p: DecodeAttentionParams, shape: Shape, rng: np.random.Generator) -> None:
-    lens, kv_heads = shape["lens"], shape["kv_heads"]
-    heads, batch = kv_heads * p.group, len(lens)
-    k, v, table, dense_k, dense_v = paged(rng, lens, kv_heads, p.page, p.head_dim)
-    q = normal(rng, batch, heads, p.head_dim)
-    splits = -(-max(lens) // p.split)
-    o, ml = (
-        lab.empty((batch, heads, splits, p.head_dim), np.float32),
-        lab.empty((batch, heads, splits, 2), np.float32),
-    )
-    dlen, out = lab.array(np.array(lens, np.int32)), lab.empty((batch, heads, p.head_dim))
-    scale = p.head_dim**-0.5
-    lab.launch(
-        p,
-        (splits, kv_heads, batch),
-        lab.array(q),
-        lab.array(k),
-        lab.array(v),
-        lab.array(table),
-        dlen,
-        o,
-        ml,
-        kv_heads,
-        table.shape[1],
-        scale * math.log2(math.e),
-    )
-    lab.launch(p, (heads, batch), o, ml, dlen, out, splits, suffix="__combine", block=p.head_dim, smem_bytes=0)
-    got = out.numpy()
-    for b in range(batch):
-        compare(
-            f"attention_decode[{b}]",
-            got[b : b + 1],
-            references.attention(q[b : b + 1], dense_k[b], dense_v[b], scale),
-        )
-
-
-def _attention_prefill(lab: Lab, p: PrefillAttentionParams, shape: Shape, rng: np.random.Generator) -> None:
-    lens, rows, kv_heads = shape["lens"], shape["rows"], shape["kv_heads"]
-    heads = kv_heads * p.group
-    k, v, table, dense_k, dense_v = paged(rng, lens, kv_heads, p.page, p.head_dim)
-    starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int32)
-    q = normal(rng, int(starts[-1]), heads, p.head_dim)
-    out = lab.empty(q.shape)
-    scale = p.head_dim**-0.5
-    grid = (max(1, -(-max(rows) // 64)), heads, len(lens))
-    lab.launch(
-        p,
-        grid,
-        lab.array(q),
-        lab.array(k),
-        lab.array(v),
-        lab.array(starts),
-        lab.array(table),
-        lab.array(np.array(lens, np.int32)),
-        out,
-        kv_heads,
-        table.shape[1],
-        scale * math.log2(math.e),
-    )
-    got = out.numpy()
-    for b in range(len(lens)):
-        part = slice(int(starts[b]), int(starts[b + 1]))
-        compare(f"attention_prefill[{b}]", got[part], references.attention(q[part], dense_k[b], dense_v[b], scale))
-
-
 def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Generator) -> None:
     tokens, heads, kv_heads = shape["tokens"], shape["heads"], shape["kv_heads"]
     d, half = p.head_dim, p.head_dim // 2
@@ -240,6 +156,7 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
         lab.array(slot),
         q,
         *caches,
+        kv_heads * p.page * d,
         heads,
         kv_heads,
     )
@@ -258,8 +175,9 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
 
 RUNNERS: dict[type, Callable[..., None]] = {
     RowsParams: rows_lab.run_example,
-    DecodeAttentionParams: _attention_decode,
-    PrefillAttentionParams: _attention_prefill,
+    PrefillAttentionParams: attention_cases.run_prefill,
+    DecodeAttentionParams: attention_cases.run_decode,
+    CombineAttentionParams: attention_cases.run_combine,
     RopeAppendParams: _rope_append,
     LinearMmaParams: linear_cases.run,
     LinearWgmmaParams: linear_cases.run,

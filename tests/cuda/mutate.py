@@ -23,15 +23,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from attention_shapes import ATTENTION_MUTATED
 from harmless import HARMLESS
 from harness import Lab, Shape
 from linear_shapes import MUTATED
 from references import Wrong
 
 from llmc.codegen.cuda import sass
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
+from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.rows_examples import every_type, kernel, layer_norm
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.build import BuildError, build_twin
@@ -49,14 +50,7 @@ NOT_A_BOUND = re.compile(r"static_assert|^\s*(//|#|template)| > top \?|> m\[g\] 
 CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
     "rows.cuh": [(kernel(body), {"rows": 2}) for body in (every_type(48), layer_norm(768))],
     **MUTATED,
-    "attention_decode.cuh": [
-        (DecodeAttentionParams(64, 3, 16, 64), {"lens": (1, 64, 130), "kv_heads": 2}),
-        (DecodeAttentionParams(128, 2, 16, 64), {"lens": (15, 65), "kv_heads": 1}),
-    ],
-    "attention_prefill.cuh": [
-        (PrefillAttentionParams(64, 1, 16), {"lens": (1, 130), "rows": (1, 66), "kv_heads": 1}),
-        (PrefillAttentionParams(64, 1, 16), {"lens": (64, 200), "rows": (64, 3), "kv_heads": 1}),
-    ],
+    **ATTENTION_MUTATED,
     "rope_append.cuh": [(RopeAppendParams(64, 16), {"tokens": 17, "heads": 3, "kv_heads": 2})],
 }
 

@@ -37,17 +37,3 @@ def compare(what: str, got: np.ndarray, want: Expected) -> None:
 
 def f64(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64)
-
-
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float) -> Expected:
-    """Causal, the last query row sees every key. q [n, Hq, D]; k, v [context, Hkv, D]."""
-    n, heads, _ = q.shape
-    context, kv_heads, _ = k.shape
-    kf, vf = (np.repeat(f64(x), heads // kv_heads, axis=1) for x in (k, v))
-    s = np.einsum("qhd,khd->hqk", f64(q), kf) * scale
-    s = np.where(np.arange(context)[None, None, :] <= (context - n + np.arange(n))[None, :, None], s, -np.inf)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    p /= p.sum(-1, keepdims=True)
-    value = np.einsum("hqk,khd->qhd", p, vf)
-    magnitude = np.einsum("hqk,khd->qhd", p, np.abs(vf))
-    return Expected(value, np.abs(value) * BF16_STEP + magnitude * BF16_STEP)
