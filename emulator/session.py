@@ -199,9 +199,7 @@ class Emulator:
         )
         return out
 
-    def tensor_map(
-        self, array: DeviceArray, box: tuple[int, ...], swizzle: int, columns: int | None = None
-    ) -> bytes:
+    def tensor_map(self, array: DeviceArray, box: tuple[int, ...], swizzle: int, columns: int | None = None) -> bytes:
         """A tensor map over a row-major array of 1, 2 or 4-byte elements. box: rows first, as the shape;
         swizzle: span in bytes (0, 32, 64, 128); columns: of a row that count, where rows are padded.
         Returns the 128 bytes a kernel takes by value."""

@@ -21,23 +21,38 @@ struct Schedule { Mode mode = Mode::forward; u64 seed = 1; u32 workers = 0; };  
 
 struct Block;
 
-// A queued copy of one thread: cp.async (shared <- global) or a TMA store (global <- shared).
+// A queued cp.async of one thread (shared <- global). A decode step has millions.
 struct PendingCopy {
-  u32 dst = 0;                   // shared offset (cp.async)
-  const u8* src = nullptr;
+  u32 dst = 0;  // shared offset
   u32 bytes = 0, valid = 0;
-  TensorMapData map{};           // TMA store
+  u32 token = 0;  // names its pending entries in the shadow memory
+  const u8* src = nullptr;
+  Site at{};
+  bool landed = false;
+};
+
+// A queued TMA store of one thread (global <- shared).
+struct PendingStore {
+  TensorMapData map{};
   i32 coords[5] = {};
   u32 smem_src = 0;
   bool landed = false, read_done = false;
-  u32 token = 0;                 // names its pending entries in the shadow memory
+  u32 token = 0;
   Site at{};
 };
 
-// Per-thread groups of asynchronous copies (cp.async groups, or bulk groups).
+// One thread's groups of asynchronous copies (cp.async groups, or bulk groups).
+template <class Copy>
 struct CopyGroups {
-  std::vector<PendingCopy> queue;
+  std::vector<Copy> queue;         // those before `first` are complete
+  size_t first = 0;
   std::vector<size_t> boundaries;  // queue size at each commit
+  bool empty() const { return first == queue.size(); }
+  void clear() {
+    queue.clear();
+    boundaries.clear();
+    first = 0;
+  }
 };
 
 // Registers that an asynchronous wgmma owns until its wait.
@@ -51,7 +66,8 @@ struct Fiber : ThreadView {
   bool done = false;
   const char* waiting_in = nullptr;  // what it is blocked in; null when it can run
   Site at{};
-  CopyGroups copies, stores;
+  CopyGroups<PendingCopy> copies;
+  CopyGroups<PendingStore> stores;
   std::vector<InFlight> in_flight;
   std::vector<u32> proxy_fences;           // own clock values at fence.proxy.async
   std::shared_ptr<Knowledge> fence_release;  // what the last __threadfence of this thread published

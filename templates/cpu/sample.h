@@ -128,11 +128,11 @@ struct Tokens {
   int count;
 };
 
-// Steps 5, from top_k on, and 6; total: sum of all weights, of tokens outside of t too.
-inline int32_t draw(const LlmcSampling& s, const Tokens& t, double total) {
+// Steps 5, from top_k on, and 6; valid and total: number and sum of all weights, of tokens outside of t too.
+inline int32_t draw(const LlmcSampling& s, const Tokens& t, int valid, double total) {
   Cut cut = Cut::everything();
   auto weight = [&](int i) { return (double)t.weights[i]; };
-  if (s.top_k > 0 && s.top_k < t.count) {
+  if (s.top_k > 0 && s.top_k < valid) {
     cut = shortest_prefix(t.x, t.count, cut, s.top_k, [](int) { return 1.0; });
     total = 0.0;
     for (int i = 0; i < t.count; ++i) total += cut.keeps(order_key(t.x[i]), i) ? weight(i) : 0.0;
@@ -187,9 +187,9 @@ inline int32_t draw_token(const LlmcSampling& s, const float* x, int valid, floa
   const double total = exponentials(x, valid, largest, s.temperature, rows);
   if ((s.top_k > 0 && s.top_k < valid) || s.top_p < 1.0f || s.min_p >= LIKELY) {
     Tokens likely = pack_likely(x, rows, valid, rows + sample_row_floats(valid));
-    if (filters_stay_within(s, likely, valid, total)) return draw(s, likely, total);
+    if (filters_stay_within(s, likely, valid, total)) return draw(s, likely, valid, total);
   }
-  return draw(s, Tokens{x, rows, nullptr, valid}, total);
+  return draw(s, Tokens{x, rows, nullptr, valid}, valid, total);
 }
 
 inline int32_t choose(const LlmcSampling& s, const float* logits, int valid, float largest, float* scratch) {

@@ -10,6 +10,7 @@
 #include "device.h"
 #define LLMC_DEVICE inline
 #define LLMC_UNROLL
+#define LLMC_NO_UNROLL
 #else
 
 typedef unsigned int u32;
@@ -17,6 +18,7 @@ typedef int i32;
 typedef unsigned long long u64;
 #define LLMC_DEVICE __device__ __forceinline__
 #define LLMC_UNROLL _Pragma("unroll")
+#define LLMC_NO_UNROLL _Pragma("unroll 1")
 #define LLMC_KERNEL(threads, blocks_per_sm) extern "C" __global__ void __launch_bounds__(threads, blocks_per_sm)
 #define LLMC_EXPORT(kernel)
 #define LLMC_SMEM(name) extern __shared__ __align__(1024) unsigned char name[]
@@ -143,6 +145,12 @@ LLMC_DEVICE void named_barrier_arrive(u32 id, u32 threads) {
 LLMC_DEVICE u32 atomic_add(u32* p, u32 v) {
   u32 r;
   asm volatile("atom.global.gpu.relaxed.add.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory");
+  return r;
+}
+// The same in shared memory, block scope: order them with __syncthreads().
+LLMC_DEVICE u32 smem_atomic_add(u32 addr, u32 v) {
+  u32 r;
+  asm volatile("atom.shared.cta.relaxed.add.u32 %0, [%1], %2;" : "=r"(r) : "r"(addr), "r"(v) : "memory");
   return r;
 }
 LLMC_DEVICE u32 atomic_max(u32* p, u32 v) {

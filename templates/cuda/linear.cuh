@@ -55,6 +55,7 @@ struct LinearShape {
 struct alignas(16) Quad {
   float v[4];
 };
+LLMC_DEVICE Quad quad(const float (&acc)[4]) { return Quad{{acc[0], acc[1], acc[2], acc[3]}}; }
 
 // Publishes this block's sums of one slice; true in the block that came last, which then holds the sum over all slices.
 // workspace: f32 [tiles][slices][quads][threads][4]; counters u32 [tiles], zero before the first launch and left zero.
@@ -64,7 +65,7 @@ LLMC_DEVICE bool join_slices(float (&acc)[QUADS][4], float* workspace, u32* coun
   Quad* slices = reinterpret_cast<Quad*>(workspace) + tile * SLICES * QUADS * THREADS + thread;
   Quad* mine = slices + int(blockIdx.z) * QUADS * THREADS;
   LLMC_UNROLL
-  for (int q = 0; q < QUADS; q++) mine[q * THREADS] = Quad{{acc[q][0], acc[q][1], acc[q][2], acc[q][3]}};
+  for (int q = 0; q < QUADS; q++) mine[q * THREADS] = quad(acc[q]);
   sync();
   if (thread == 0) {
     __threadfence();  // releases what the whole block wrote: the barrier above ordered it before this thread
@@ -91,9 +92,9 @@ LLMC_DEVICE bool join_slices(float (&acc)[QUADS][4], float* workspace, u32* coun
 
 // One quad into the tile f32 [BT][kPitch].
 template <class Shape>
-LLMC_DEVICE void put_quad(float* tile, int channel, int token, const float (&acc)[4]) {
+LLMC_DEVICE void put_quad(float* tile, int channel, int token, const Quad& quad) {
   LLMC_UNROLL
-  for (int v = 0; v < 4; v++) tile[(token + (v & 1)) * Shape::kPitch + channel + (v >> 1) * 8] = acc[v];
+  for (int v = 0; v < 4; v++) tile[(token + (v & 1)) * Shape::kPitch + channel + (v >> 1) * 8] = quad.v[v];
 }
 
 template <int V, class Epilogue>

@@ -48,18 +48,18 @@ struct LinearMma {
         ldmatrix_x4(a[i], w0 + offset(warp_out * kWO + i * 16 + (lane & 15), kk * 2 + (lane >> 4)));
       if (kCols == 1) {  // one load holds eight tokens for two steps
         if (kk % 2 == 0) ldmatrix_x4(b[0], x0 + offset(warp_tokens * kWT + (lane & 7), kk * 2 + (lane >> 3)));
-        LLMC_UNROLL
-        for (int i = 0; i < kRows; i++) mma_half(T{}, acc[i], a[i], b[0][kk % 2 * 2], b[0][kk % 2 * 2 + 1]);
       } else {
         LLMC_UNROLL
         for (int j = 0; j < kCols / 2; j++)
           ldmatrix_x4(b[j], x0 + offset(warp_tokens * kWT + j * 16 + (lane & 7) + (lane >> 4) * 8, kk * 2 + (lane >> 3 & 1)));
-        LLMC_UNROLL
-        for (int i = 0; i < kRows; i++)
-          LLMC_UNROLL
-          for (int j = 0; j < kCols; j++)
-            mma_half(T{}, acc[i * kCols + j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
       }
+      LLMC_UNROLL
+      for (int i = 0; i < kRows; i++)
+        LLMC_UNROLL
+        for (int j = 0; j < kCols; j++) {
+          const int half = (kCols == 1 ? kk : j) % 2 * 2;
+          mma_half(T{}, acc[i * kCols + j], a[i], b[j / 2][half], b[j / 2][half + 1]);
+        }
     }
   }
 
@@ -93,10 +93,10 @@ struct LinearMma {
       fetch_x(first + s);
     }
     float acc[kQuads][4], total[kQuads][4] = {};
-    for (int step = first; step < end;) {
-      const int slice_end = step + Shape::kSliceSteps < end ? step + Shape::kSliceSteps : end;
+    for (int begin = first; begin < end; begin += Shape::kSliceSteps) {
+      const int slice_end = begin + Shape::kSliceSteps < end ? begin + Shape::kSliceSteps : end;
       clear(acc);
-      for (; step < slice_end; step++) {
+      for (int step = begin; step < slice_end; step++) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();  // stage `step` is visible; everybody has left the stage fetched into next
         fetch_w(step + STAGES - 1);
@@ -118,7 +118,7 @@ struct LinearMma {
       LLMC_UNROLL
       for (int j = 0; j < kCols; j++)
         put_quad<Shape>(tile, warp_out * kWO + i * 16 + (lane >> 2), warp_tokens * kWT + j * 8 + (lane & 3) * 2,
-                        acc[i * kCols + j]);
+                        quad(acc[i * kCols + j]));
     sync();
     grid_launch_dependents();
     finish_tile<Shape, Epilogue, kThreads>(epilogue, tile, thread, at, count);

@@ -112,7 +112,7 @@ struct LinearWgmma {
     float* tile = reinterpret_cast<float*>(raw);
     LLMC_UNROLL
     for (int q = 0; q < kQuads; q++)
-      put_quad<Shape>(tile, (thread >> 5) * 16 + (lane >> 2), q * 8 + (lane & 3) * 2, sums[q]);
+      put_quad<Shape>(tile, (thread >> 5) * 16 + (lane >> 2), q * 8 + (lane & 3) * 2, quad(sums[q]));
     sync();
     grid_launch_dependents();
     finish_tile<Shape, Epilogue, kConsumers>(epilogue, tile, thread, at, count);

@@ -22,8 +22,8 @@ from llmc.codegen.cuda.kernel import KernelParams, symbol_of
 from llmc.codegen.cuda.kv import KV_BLOCK, CudaKvSlot
 from llmc.codegen.cuda.linear import variants
 from llmc.codegen.cuda.linear_params import ArgumentKind, LinearParams
-from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.rows_examples import kernel, rms_norm_bf16
 from llmc.codegen.cuda.target import TARGETS
 from llmc.compiler.ir.dims import sym
 from llmc.compiler.ir.ops.attention import PagedAttention
@@ -33,7 +33,7 @@ from llmc.runtime.cuda.plan import Argument, Sizes
 
 LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 100
 EPS, SCALE = 1e-5, D**-0.5
-NORM = RmsNormParams(HIDDEN, 128, False)
+NORM = kernel(rms_norm_bf16(HIDDEN))
 QKV = (HEADS + 2 * KV_HEADS) * D
 
 
@@ -137,7 +137,6 @@ def main() -> None:
     x, a, qkv, q, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, QKV, HEADS * D, INTER))
     att, logits = Ptr(alloc(2 * HEADS * D)), Ptr(alloc(4 * VOCAB))
     scratch = Ptr(alloc(max(launch.scratch.at(SIZES) for launch in ATTENTION if launch.scratch)))
-    null = Ptr(0)
     graph, last, nodes = ok(cu.cuGraphCreate(0)), [], 0
 
     def add(function: object, grid: tuple[int, ...], block: int, smem: int, *args: object) -> None:
@@ -191,9 +190,13 @@ def main() -> None:
             p = launch.params
             add(f[p], grid, p.threads, p.smem_bytes, *(value(a) for a in launch.arguments))
 
+    def norm(w: np.ndarray) -> None:
+        """a = the rounded norm of the residual stream."""
+        add(f[NORM], NORM.grid(1), NORM.threads, NORM.smem_bytes, x, Ptr(upload(w.astype(np.float32))), a, counts)
+
     for w in layers:
         pool = Ptr(upload(w["kv"]))
-        add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(w["n1"])), a, EPS)
+        norm(w["n1"])
         linear(QKV_LINEAR, a, w["qkv"], qkv)
         add(
             f[ROPE],
@@ -214,10 +217,10 @@ def main() -> None:
         )
         attention(pool)
         linear(O_LINEAR, att, w["o"], x)
-        add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(w["n2"])), a, EPS)
+        norm(w["n2"])
         linear(GATE_UP, a, w["gate_up"], act)
         linear(DOWN, act, w["down"], x)
-    add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(final)), a, EPS)
+    norm(final)
     linear(HEAD, a, head, logits)
 
     executable = ok(cu.cuGraphInstantiate(graph, 0))

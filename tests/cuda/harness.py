@@ -12,6 +12,7 @@ import attention_cases
 import linear_cases
 import numpy as np
 import references
+import rows_lab
 from ml_dtypes import bfloat16
 from references import Expected, Wrong, compare
 
@@ -19,8 +20,9 @@ from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionP
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
-from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.rows_kernel import RowsParams
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
 
@@ -111,10 +113,14 @@ class Lab:
             yield
         finally:
             self.emulator.reset()
-            for a in self._arrays:
-                a.free()
-            self._arrays.clear()
-            self._inputs.clear()
+            self.release()
+
+    def release(self) -> None:
+        """Frees every array of the case."""
+        for a in self._arrays:
+            a.free()
+        self._arrays.clear()
+        self._inputs.clear()
 
     def run(self, params: KernelParams, shape: Shape, schedule: Schedule, seed: int = 0) -> None:
         """One case: raises Wrong, or CudaError with the emulator's report."""
@@ -124,17 +130,6 @@ class Lab:
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
     return (rng.standard_normal(shape) * scale).astype(bfloat16)
-
-
-def _rms_norm(lab: Lab, p: RmsNormParams, shape: Shape, rng: np.random.Generator) -> None:
-    rows = shape["rows"]
-    x, r, w = normal(rng, rows, p.hidden), normal(rng, rows, p.hidden), normal(rng, p.hidden)
-    dx, dr, dw, dy = lab.array(x), lab.array(r), lab.array(w), lab.empty((rows, p.hidden))
-    lab.launch(p, (rows,), dx, dr if p.add_residual else _null(dr), dw, dy, 1e-5)
-    want, stream = references.rms_norm(x, r if p.add_residual else None, w, 1e-5)
-    compare("rms_norm", dy.numpy(), want)
-    if p.add_residual and not np.array_equal(dr.numpy(), stream):
-        raise Wrong("rms_norm: the residual stream differs from bf16(x + residual)")
 
 
 def _null(like: DeviceArray) -> DeviceArray:
@@ -179,12 +174,19 @@ def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Gen
         raise Wrong("rope_append: values were changed")
 
 
+def _sample(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> None:
+    import sample_runner  # which imports this module
+
+    sample_runner.run(lab, p, shape, rng)
+
+
 RUNNERS: dict[type, Callable[..., None]] = {
-    RmsNormParams: _rms_norm,
+    RowsParams: rows_lab.run_example,
     PrefillAttentionParams: attention_cases.run_prefill,
     DecodeAttentionParams: attention_cases.run_decode,
     CombineAttentionParams: attention_cases.run_combine,
     RopeAppendParams: _rope_append,
     LinearMmaParams: linear_cases.run,
     LinearWgmmaParams: linear_cases.run,
+    SampleParams: _sample,
 }

@@ -93,6 +93,13 @@ CASES = {
             lambda a, r, s: a * s + r,
         ),
         Case(
+            "narrow_residual",  # f32 extras beside half results
+            ((DType.F32, "rows"), (DType.F32, "vector")),
+            DType.BF16,
+            lambda b, v: _add(b, _add(b, v[0], v[2]), v[1]),
+            lambda a, r, bias: a + bias + r,
+        ),
+        Case(
             "softcap",
             ((DType.F32, "scalar"), (DType.F32, "vector")),
             DType.F32,

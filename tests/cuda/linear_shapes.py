@@ -72,6 +72,8 @@ LINEAR_CASES: list[tuple[LinearParams, Shape]] = [
     (mma("plain", 640, 64, 64, 64, 32, S, 2, warps=(4, 1)), _at("plain", 70, 100)),
     (wgmma("f16", 200, 200, 256, 128, 256, S, 2, dtype=F16), _at("f16", 257, 300)),
     (wgmma("swiglu", 72, 520, 192, 64, 256, P, 3), _at("swiglu", 255, 256)),
+    (mma("narrow_residual", 90, 72, 64, 64, 16, S, 2), _at("narrow_residual", 15, 16)),
+    (wgmma("narrow_residual", 104, 136, 64, 64, 32, P, 3), _at("narrow_residual", 32, 32)),
     (wgmma("bf16", 1100, 64, 64, 64, 16, S, 2), _at("bf16", 40, 48)),
 ]
 
@@ -94,9 +96,9 @@ def _few(make: Callable[..., LinearParams]) -> list[tuple[LinearParams, Shape]]:
     """What the mutants of linear.cuh and of one instruction are shown: split and whole K, tails, blocks with nothing to
     do, more stages than steps and fewer."""
     return [
-        (make("bias_residual", 75, 203, 64, 64, 8, P, 2), _at("bias_residual", 9, 24)),
+        (make("bias_residual", 75, 331, 128, 64, 8, P, 3), _at("bias_residual", 9, 24)),
         (make("swiglu", 40, 72, 128, 64, 64, P, 4), _at("swiglu", 65, 192)),
-        (make("plain", 130, 392, 128, 128, 32, S, 2, ROWS), _at("plain", 33, 64)),
+        (make("plain", 130, 384, 128, 128, 32, S, 2, ROWS), _at("plain", 33, 64)),
         (make("bf16", 600, 64, 64, 64, 8, S, 2), _at("bf16", 16, 24)),
         (make("plain", 64, 200, 256, 64, 128, S, 3), _at("plain", 0, 130)),
     ]
@@ -106,6 +108,7 @@ def _few(make: Callable[..., LinearParams]) -> list[tuple[LinearParams, Shape]]:
 MUTATED: dict[str, list[tuple[LinearParams, Shape]]] = {
     "columns.cuh": [
         (mma("wide_residual", 38, 64, 64, 64, 8, S, 2), _at("wide_residual", 8, 8)),
+        (mma("narrow_residual", 38, 64, 64, 64, 8, S, 2), _at("narrow_residual", 8, 8)),
         (mma("bf16_residual", 38, 64, 64, 64, 8, S, 2), _at("bf16_residual", 8, 8)),
     ],
     "linear.cuh": _few(mma),

@@ -31,8 +31,9 @@ from linear_shapes import MUTATED
 from llmc.codegen.cuda import sass
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
-from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.rows_examples import every_type, kernel, layer_norm
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.build import BuildError, build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError
@@ -40,18 +41,22 @@ from llmc.emulator.session import THREE_SCHEDULES, CudaError
 SYNC = re.compile(
     r"\b(__syncthreads|__syncwarp|__threadfence|cp_async_commit|cp_async_wait<[^>]*>|mbar_init|mbar_fence_init|"
     r"mbar_arrive|mbar_expect_tx|mbar_wait|wgmma_fence|wgmma_commit|wgmma_wait<[^>]*>|fence_proxy_async|grid_wait|"
-    r"named_barrier_\w+|tma_commit|tma_wait\w*|atomic_\w+)\((?:[^();]|\([^()]*\))*\)"
+    r"named_barrier_\w+|tma_commit|tma_wait\w*|(?:smem_)?atomic_\w+)\((?:[^();]|\([^()]*\))*\)"
 )
 BOUND = re.compile(r" (<|<=|>=|>) (?=[\w(*&])")
 SHIFT = {"<": "<=", "<=": "<", ">=": ">", ">": ">="}
 NOT_A_BOUND = re.compile(r"static_assert|^\s*(//|#|template)| > top \?|> m\[g\] \?")
 
 CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
-    "rms_norm.cuh": [
-        (RmsNormParams(576, 128, True), {"rows": 2}),
-        (RmsNormParams(1024, 128, False), {"rows": 1}),
-    ],
+    "rows.cuh": [(kernel(body), {"rows": 2}) for body in (every_type(48), layer_norm(768))],
     **MUTATED,
+    **{
+        file: [
+            (SampleParams(997, 1000, 64, 64), {"rows": 42, "behind": 1}),
+            (SampleParams(256, 256, 128, 128), {"rows": 9, "behind": 0}),
+        ]
+        for file in ("sample.cuh", "selection.cuh", "select.cuh")
+    },
     **ATTENTION_MUTATED,
     "rope_append.cuh": [(RopeAppendParams(64, 16), {"tokens": 17, "heads": 3, "kv_heads": 2})],
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from ml_dtypes import bfloat16
 
 BF16_STEP = 2.0**-8
 F32_SUM = 2.0**-18
@@ -38,10 +37,3 @@ def compare(what: str, got: np.ndarray, want: Expected) -> None:
 
 def f64(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64)
-
-
-def rms_norm(x: np.ndarray, residual: np.ndarray | None, w: np.ndarray, eps: float) -> tuple[Expected, np.ndarray]:
-    """Also returns the new residual stream (bf16, exact)."""
-    s = x if residual is None else (x.astype(np.float32) + residual.astype(np.float32)).astype(bfloat16)
-    y = f64(s) / np.sqrt((f64(s) ** 2).mean(-1, keepdims=True) + eps) * f64(w)
-    return Expected(y, np.abs(y) * BF16_STEP + 1e-30), s

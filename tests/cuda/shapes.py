@@ -9,15 +9,35 @@ from harness import Shape
 from linear_shapes import LINEAR_CASES, linear_matrix
 
 from llmc.codegen.cuda.kernel import KernelParams
-from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.rows_examples import examples
+from llmc.codegen.cuda.sample import SampleParams
+
+# ids with text, columns, threads, list: one id, tails of 4 and of 256, one, two and three digits of an id
+_SAMPLE = [
+    SampleParams(*p)
+    for p in (
+        (1, 1, 32, 32),
+        (3, 4, 32, 32),
+        (7, 7, 32, 32),
+        (97, 100, 64, 64),
+        (255, 255, 64, 64),
+        (256, 256, 64, 128),
+        (257, 260, 96, 96),
+        (512, 640, 64, 64),
+        (1000, 1001, 64, 64),
+        (1025, 1025, 128, 256),
+        (2047, 2048, 64, 1024),
+        (4096, 4096, 128, 128),
+    )
+]
 
 
 def quick() -> list[tuple[KernelParams, Shape]]:
     """Twelve or more shapes for every kernel; its variants take turns."""
-    rows = [{"rows": r} for r in (1, 2, 3, 5, 8, 13)]
-    norms = [RmsNormParams(h, t, add) for h, t in ((576, 128), (8, 32), (1032, 64)) for add in (False, True)]
-    cases: list[tuple[KernelParams, Shape]] = [(n, r) for i, n in enumerate(norms) for r in (rows[i], rows[-1 - i])]
+    cases: list[tuple[KernelParams, Shape]] = [
+        (p, {"rows": n}) for i, p in enumerate(examples()) for n in (1, 2 + i % 3)
+    ]
     cases += LINEAR_CASES
     cases += ATTENTION_CASES
     cases += [
@@ -25,6 +45,7 @@ def quick() -> list[tuple[KernelParams, Shape]]:
         for d in (64, 128)
         for t, h, kv in ((1, 1, 1), (2, 4, 2), (5, 9, 3), (16, 3, 1), (17, 2, 2), (33, 1, 1))
     ]
+    cases += [(p, {"rows": 5, "behind": 1}) for p in _SAMPLE]
     return cases
 
 
@@ -32,3 +53,5 @@ def full() -> Iterator[tuple[KernelParams, Shape]]:
     """The long matrix: every variant at every shape (make soak)."""
     yield from linear_matrix()
     yield from attention_matrix()
+    for p in _SAMPLE:
+        yield p, {"rows": 315, "behind": 2}

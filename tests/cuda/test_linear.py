@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from harness import Lab
-from linear_cases import CASES, LinearData, launch
+from linear_cases import CASES, LinearData, epilogue, launch
 from linear_shapes import S, mma, wgmma
 
 from llmc.codegen.cuda.gpus import GPUS
 from llmc.codegen.cuda.linear import BUCKETS, choose_slice, variants
+from llmc.codegen.cuda.linear_epilogue import write_epilogue
 from llmc.codegen.cuda.linear_params import (
     ArgumentKind,
     CountedBy,
@@ -22,9 +23,10 @@ from llmc.codegen.cuda.linear_params import (
     LinearWgmmaParams,
     Slices,
 )
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.kernel import Scheme
-from llmc.compiler.ir.types import DType
+from llmc.compiler.ir.dims import sym
+from llmc.compiler.ir.graph import Graph, IRError, Value
+from llmc.compiler.ir.ops.kernel import PackedLinear, Scheme
+from llmc.compiler.ir.types import DType, tensor
 from llmc.emulator.session import Mode, Schedule
 
 # Of the 300 tokens, how many are there: around every tile's edge.
@@ -134,3 +136,39 @@ def test_what_no_kernel_computes_is_refused_by_name() -> None:
     op = dataclasses.replace(CASES["plain"].op(64), scheme=Scheme.INT8)
     with pytest.raises(IRError, match="scheme int8"):
         variants(op, 64, 64, GPUS["h100"])
+
+
+def test_an_epilogue_reads_like_what_it_computes() -> None:
+    assert epilogue("wide_residual", 70).source.splitlines() == [
+        "struct Epilogue {",
+        "  const bf16* extra_0;  // bf16[T, 70]",
+        "  const float* extra_1;  // f32[70]",
+        "  float* out;  // f32[T, 70]",
+        "  static constexpr bool kGated = false;",
+        "  static constexpr int kWidth = 70, kVector = 4;",
+        "",
+        "  // Columns col .. col+V-1 of one row; a: the sums.",
+        "  template <int V>",
+        "  LLMC_DEVICE void finish(int row, int col, const float (&a)[V], const float (&b)[V]) const {",
+        "    float x0[V], x1[V], result[V];",
+        "    load_columns(x0, row_at(extra_0, row, 144) + col);",
+        "    load_columns(x1, extra_1 + col);",
+        "    LLMC_UNROLL",
+        "    for (int i = 0; i < V; i++) {",
+        "      const float v0 = (a[i] * x1[i]);",
+        "      const float v1 = x0[i];",
+        "      const float v2 = (v0 + v1);",
+        "      result[i] = v2;",
+        "    }",
+        "    store_columns(row_at(out, row, 288) + col, result);",
+        "  }",
+        "};",
+    ]
+
+
+def test_epilogues_that_no_kernel_stores_are_refused() -> None:
+    y, mask = Value(tensor(DType.F32, sym("T"), 64), "y"), Value(tensor(DType.BOOL, sym("T"), 64), "mask")
+    with pytest.raises(IRError, match="%mask of bool"):
+        write_epilogue(PackedLinear(Scheme.BF16, Graph("epilogue", (y, mask), (y,), ())))
+    with pytest.raises(IRError, match="2 results"):
+        write_epilogue(PackedLinear(Scheme.BF16, Graph("epilogue", (y,), (y, y), ())))

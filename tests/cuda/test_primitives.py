@@ -171,6 +171,13 @@ PRIMITIVES = [
         SM80,
     ),
     Primitive(
+        "smem_atomic_add",
+        "p[t] = smem_atomic_add(s, x);",
+        r"atom\.shared\.cta\.relaxed\.add\.u32",
+        "ATOMS.ADD",
+        SM80,
+    ),
+    Primitive(
         "atomic_add f32",
         "p[t] = atomic_add((float*)b, f);",
         r"atom\.global\.gpu\.relaxed\.add\.f32",

@@ -17,7 +17,7 @@ from llmc.codegen.cuda.catalog import for_target
 from llmc.codegen.cuda.kernel import render, symbol_of
 from llmc.codegen.cuda.linear_catalog import LINEARS
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
-from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.rows_examples import examples
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.pairs import cubin_hash
 
@@ -77,14 +77,13 @@ def test_cubins_are_reproducible(tmp_path: Path) -> None:
 
 def test_errors_name_the_template_line() -> None:
     files = nvrtc.headers()
-    lines = files["rms_norm.cuh"].splitlines()
-    at = next(i for i, row in enumerate(lines) if "sum = warp_sum(sum)" in row)
-    lines[at] = "  sum = warp_sum(summ);"
-    files["rms_norm.cuh"] = "\n".join(lines)
-    with pytest.raises(nvrtc.CompileError, match=rf"rms_norm\.cuh\({at + 1}\): error"):
+    lines = files["rows.cuh"].splitlines()
+    at = next(i for i, row in enumerate(lines) if "v = over_lanes<Op, 32>(v);" in row)
+    lines[at] = "  v = over_lanes<Op, 32>(w);"
+    files["rows.cuh"] = "\n".join(lines)
+    with pytest.raises(nvrtc.CompileError, match=rf"rows\.cuh\({at + 1}\): error"):
         nvrtc.compile_cubin(
-            '#include "rms_norm.cuh"\nLLMC_KERNEL(32, 1) k(const bf16* x, bf16* y)'
-            " { rms_norm_row<64, 32, false>(x, y, x, y, 1.0f); }\n",
+            '#include "rows.cuh"\nLLMC_KERNEL(32, 1) k(float* p) { leave_total<Sum>(p[threadIdx.x], p); }\n',
             "sm_80",
             files=files,
         )
@@ -99,7 +98,7 @@ def test_a_kernel_is_refused_where_it_cannot_run() -> None:
 
 
 def test_illegal_parameters_are_refused() -> None:
-    with pytest.raises(ValueError, match="hidden 12"):
-        RmsNormParams(12, 128, False)
+    with pytest.raises(ValueError, match="counter seqs"):
+        dataclasses.replace(next(iter(examples())), counter="seqs")
     with pytest.raises(ValueError, match="stages 1"):
         dataclasses.replace(LINEARS[0], stages=1)

@@ -218,6 +218,14 @@ def test_distribution(kernels: Kernels) -> None:
     assert np.sum((counts - expected) ** 2 / expected) < 37.7  # 15 degrees of freedom
 
 
+def test_top_p_is_of_what_top_k_leaves(kernels: Kernels) -> None:
+    """Ten equal tokens, as many as top_k; the others, each a little below a millionth of them, are not in the sum."""
+    logits = np.full((300, 1000), np.log(9e-7), np.float32)
+    logits[:, 100:110] = 0.0
+    asks = [Ask(top_k=10, top_p=0.9, position=i) for i in range(300)]
+    assert set(sample(kernels, logits, asks).tokens) == set(range(100, 109))
+
+
 def test_tiny_temperature_is_greedy(kernels: Kernels) -> None:
     logits = random(4, 20, 300)
     for temperature in (1e-6, 1e-30, 1e-42):

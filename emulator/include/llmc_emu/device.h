@@ -151,6 +151,9 @@ inline void named_barrier_arrive(u32 id, u32 threads, Site at = Site::here()) {
 inline u32 atomic_add(u32* p, u32 v, Site at = Site::here()) {
   return llmc_emu_rt->atomic_u32(p, v, emu::Rmw::add, at);
 }
+inline u32 smem_atomic_add(u32 addr, u32 v, Site at = Site::here()) {
+  return llmc_emu_rt->atomic_u32(reinterpret_cast<u32*>(emu::self().smem + addr), v, emu::Rmw::add, at);
+}
 inline u32 atomic_max(u32* p, u32 v, Site at = Site::here()) {
   return llmc_emu_rt->atomic_u32(p, v, emu::Rmw::max, at);
 }

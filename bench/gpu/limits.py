@@ -1,0 +1,123 @@
+"""What the card at hand reaches: the rooflines that kernels are held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from card import CardLab, elapsed_seconds, events, record
+
+COPY = """#include "device.cuh"
+LLMC_KERNEL(512, 2) kernel(const unsigned char* from, unsigned char* to, int vectors) {
+  const int stride = gridDim.x * 512 * 4;
+  for (int i = blockIdx.x * 2048 + threadIdx.x; i < vectors; i += stride) {
+    Vec16 v[4];
+    LLMC_UNROLL
+    for (int j = 0; j < 4; j++) if (i + j * 512 < vectors) v[j] = load16_stream(from + size_t(i + j * 512) * 16);
+    LLMC_UNROLL
+    for (int j = 0; j < 4; j++) if (i + j * 512 < vectors) store16(to + size_t(i + j * 512) * 16, v[j]);
+  }
+}
+LLMC_EXPORT(kernel)
+"""
+# Eight independent sums a warp, operands in registers: the rate at which mma.sync can be issued.
+MMA = """#include "device.cuh"
+LLMC_KERNEL(256, 1) kernel(float* out, int rounds) {
+  float c[8][4] = {};
+  const u32 one = 0x3f803f80u, a[4] = {one, one, one, one};
+  for (int r = 0; r < rounds; r++) {
+    LLMC_UNROLL
+    for (int i = 0; i < 8; i++) mma_bf16(c[i], a, one, one);
+  }
+  float sum = 0.0f;
+  LLMC_UNROLL
+  for (int i = 0; i < 8; i++) sum += c[i][0] + c[i][1] + c[i][2] + c[i][3];
+  out[blockIdx.x * 256 + threadIdx.x] = sum;
+}
+LLMC_EXPORT(kernel)
+"""
+# Two warpgroups a block, 64 x 256 sums each, both operands in shared memory: the rate of wgmma.
+WGMMA = """#include "device.cuh"
+LLMC_KERNEL(256, 1) kernel(float* out, int rounds) {
+  LLMC_SMEM(smem);
+  u32* words = reinterpret_cast<u32*>(smem);
+  for (int i = threadIdx.x; i < 40960 / 4; i += 256) words[i] = 0x3f803f80u;
+  fence_proxy_async();
+  __syncthreads();
+  float d[128] = {};
+  const u64 a = wgmma_desc_sw128(smem_addr(smem)), b = wgmma_desc_sw128(smem_addr(smem) + 8192);
+  for (int r = 0; r < rounds; r++) {
+    wgmma_fence();
+    LLMC_UNROLL
+    for (int i = 0; i < 16; i++) wgmma_ss<bf16>(d, a + i % 4 * 2, b + i % 4 * 2, true);
+    wgmma_commit();
+    wgmma_wait<0>();
+  }
+  float sum = 0.0f;
+  LLMC_UNROLL
+  for (int i = 0; i < 128; i++) sum += d[i];
+  out[blockIdx.x * 256 + threadIdx.x] = sum;
+}
+LLMC_EXPORT(kernel)
+"""
+
+
+class WrongSum(AssertionError):
+    """The rate of something that computes the wrong thing says nothing."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """copy: bytes read plus bytes written per second. bf16: floating-point operations per second of the widest matrix
+    instruction, `instruction`, on data that never moves."""
+
+    copy_bytes_per_second: float
+    bf16_flops: float
+    instruction: str
+
+
+def measure(lab: CardLab, copy_bytes: int, rounds: int, repeats: int) -> Limits:
+    """Best of `repeats` each. copy_bytes well above the L2 cache; rounds of the matrix loop."""
+    name, flops = _best_mma(lab, rounds, repeats)
+    return Limits(_copy(lab, copy_bytes, repeats), flops, name)
+
+
+def _best(lab: CardLab, repeats: int, launch) -> float:  # type: ignore[no-untyped-def]
+    """Least seconds of a launch that does not wait, after one to warm up."""
+    card, pair, least = lab.emulator, events(lab.emulator), float("inf")
+    for number in range(repeats + 1):
+        record(card, pair[0])
+        launch()
+        record(card, pair[1])
+        seconds = elapsed_seconds(card, pair)
+        least = min(least, seconds) if number else least
+    return max(least, 1e-9)
+
+
+def _copy(lab: CardLab, nbytes: int, repeats: int) -> float:
+    words = np.arange(nbytes // 4, dtype=np.uint32)
+    source, target = lab.array(words), lab.empty(words.shape, np.uint32)
+    kernel, grid = lab.source(COPY), (2 * lab.emulator.sms,)
+    seconds = _best(lab, repeats, lambda: kernel(grid, 512, 0, source, target, nbytes // 16, wait=False))
+    if not np.array_equal(target.numpy(), words):
+        raise WrongSum("the copy is not a copy")
+    lab.release()
+    return 2 * nbytes / seconds
+
+
+def _best_mma(lab: CardLab, rounds: int, repeats: int) -> tuple[str, float]:
+    sms = lab.emulator.sms
+    out = lab.empty((sms * 256,), np.float32)
+    # per block and round: flops; value of a thread's sum: elements of its fragment times k of a round
+    ways = [("mma.sync m16n8k16", MMA, 0, 8 * 8 * 2 * 16 * 8 * 16, 32 * 16)]
+    if lab.emulator.target.has("wgmma"):
+        ways.append(("wgmma m64n256k16", WGMMA, 40960, 2 * 16 * 2 * 64 * 256 * 16, 128 * 256))
+    found = []
+    for name, source, smem, flops, value in ways:
+        kernel = lab.source(source)
+        seconds = _best(lab, repeats, lambda k=kernel, s=smem: k((sms,), 256, s, out, rounds, wait=False))
+        if not (out.numpy() == rounds * value).all():
+            raise WrongSum(f"{name}: sums are {out.numpy()[0]}, expected {rounds * value}")
+        found.append((name, rounds * flops * sms / seconds))
+    lab.release()
+    return max(found, key=lambda f: f[1])

@@ -1,0 +1,466 @@
+"""Every primitive of device.cuh on inputs whose result numpy knows: the first thing to run on a new card.
+
+A check returns what is wrong; integers small enough that every sum is exact, so that most results are compared bit for
+bit. A test holds that no primitive is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from card import CardLab
+from ml_dtypes import bfloat16, float8_e4m3fn
+
+from llmc.emulator.session import DeviceArray
+
+Array = np.ndarray
+HEAD = '#include "device.cuh"\n'
+
+
+@dataclass(frozen=True)
+class Check:
+    """`sources` hold the primitives that are shown; `run` raises AssertionError with what differs. needs: features."""
+
+    name: str
+    sources: tuple[str, ...]
+    run: Callable[[CardLab], None]
+    needs: tuple[str, ...] = ()
+
+
+def kernel(threads: int, parameters: str, body: str) -> str:
+    return f"{HEAD}LLMC_KERNEL({threads}, 1) kernel({parameters}) {{\n{body}\n}}\nLLMC_EXPORT(kernel)\n"
+
+
+def equal(what: str, got: Array, want: Array) -> None:
+    with np.errstate(invalid="ignore"):  # NaN
+        got, want = (x.astype(np.float64) if x.dtype.kind not in "iu" else x for x in (got, want))
+    wrong = ~((got == want) | ((got != got) & (want != want)))
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise AssertionError(f"{what}: {wrong.sum()} of {wrong.size} differ, first at {at}: {got[at]} for {want[at]}")
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20260101)
+
+
+CONVERT = kernel(
+    256,
+    "const float* x, bf16* b, f16* h, u32* pair, float* wide, float* wide16, u32* bits, double* back",
+    """  const int i = blockIdx.x * 256 + threadIdx.x;
+  b[i] = to_bf16(x[i]), h[i] = to_f16(x[i]), pair[i] = pack_bf16(x[i], x[i ^ 1]);
+  wide[i] = to_f32(bf16{(unsigned short)i}), wide16[i] = to_f32(f16{(unsigned short)i});
+  bits[i] = float_bits(x[i]) ^ float_bits(bits_float(float_bits(x[i])));
+  back[i] = bits_double(double_bits(double(x[i])));""",
+)
+
+
+def _convert(lab: CardLab) -> None:
+    n = 65536
+    x = (rng().standard_normal(n) * 2.0 ** rng().integers(-30, 20, n)).astype(np.float32)
+    x[:6] = [np.nan, np.inf, -np.inf, -0.0, 65519.996, 3.3895e38]
+    kinds = (bfloat16, np.float16, np.uint32, np.float32, np.float32, np.uint32, np.float64)
+    out = [lab.empty((n,), kind) for kind in kinds]
+    lab.source(CONVERT)((n // 256,), 256, 0, lab.array(x), *out)
+    b, h, pair, wide, wide16, bits, back = (o.numpy() for o in out)
+    every = np.arange(n, dtype=np.uint16)
+    with np.errstate(over="ignore"):
+        equal("to_bf16", b, x.astype(bfloat16))
+        equal("to_f16", h, x.astype(np.float16))
+    narrow = b.view(np.uint16).astype(np.uint32)
+    equal("pack_bf16", pair, narrow | narrow.reshape(-1, 2)[:, ::-1].reshape(-1) << 16)
+    equal("to_f32 of bf16", wide, every.view(bfloat16))
+    equal("to_f32 of f16", wide16, every.view(np.float16))
+    equal("float_bits, bits_float", bits, np.zeros(n, np.uint32))
+    equal("double_bits, bits_double", back, x.astype(np.float64))
+
+
+CONVERT8 = kernel(
+    256,
+    "const float* x, e4m3* e, float* wide",
+    "  const int i = threadIdx.x;\n  e[i] = to_e4m3(x[i]), wide[i] = to_f32(e4m3{(unsigned char)i});",
+)
+
+
+def _convert8(lab: CardLab) -> None:
+    x = (rng().standard_normal(256) * 2.0 ** rng().integers(-8, 9, 256)).astype(np.float32)
+    x[:4] = [np.nan, 1e9, -464, 0.0]
+    e, wide = lab.empty((256,), np.uint8), lab.empty((256,), np.float32)
+    lab.source(CONVERT8)((1,), 256, 0, lab.array(x), e, wide)
+    want = np.where(np.isnan(x), x, np.clip(x, -448, 448)).astype(float8_e4m3fn)
+    equal("to_e4m3", e.numpy().view(float8_e4m3fn), want)
+    equal("to_f32 of e4m3", wide.numpy(), np.arange(256, dtype=np.uint8).view(float8_e4m3fn))
+
+
+APPROXIMATE = kernel(
+    256,
+    "const float* x, float* y",
+    """  const int i = threadIdx.x;
+  y[i] = exp2_approx(x[i]), y[256 + i] = rsqrt_approx(x[i] * x[i]), y[512 + i] = rcp_approx(x[i]);""",
+)
+
+
+def _approximate(lab: CardLab) -> None:
+    x = rng().uniform(0.01, 100, 256).astype(np.float32)
+    y = lab.empty((3, 256), np.float32)
+    lab.source(APPROXIMATE)((1,), 256, 0, lab.array(x), y)
+    wide = x.astype(np.float64)
+    square = (x * x).astype(np.float64)
+    for name, got, want in zip(("exp2", "rsqrt", "rcp"), y.numpy(), (2**wide, square**-0.5, 1 / wide), strict=True):
+        worst = np.abs(got / want - 1).max()
+        assert worst < 2.0**-21, f"{name}_approx: relative error {worst:.2g}, expected below 2^-21"
+
+
+MEMORY = kernel(
+    64,
+    "const unsigned char* x, unsigned char* y",
+    """  const int t = threadIdx.x, at = t * 16;
+  LLMC_SMEM(smem);
+  Vec16 v = load16(x + at), w = load16_stream(x + 1024 + at);
+  store16(y + at, w), store16(y + 1024 + at, v);
+  store4(y + 2048 + t * 4, load4(x + 2048 + t * 4));
+  cp_async16(smem_addr(smem) + at, x + at, t & 1);
+  cp_async_commit();
+  cp_async16(smem_addr(smem) + 1024 + at, x + 1024 + at);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncthreads();
+  store16(y + 2304 + at, load_shared(smem + ((63 - t) * 16)));
+  store16(y + 3328 + at, load_shared(smem + 1024 + ((63 - t) * 16)));""",
+).replace(
+    "LLMC_KERNEL",
+    "LLMC_DEVICE Vec16 load_shared(const unsigned char* p) { return *reinterpret_cast<const Vec16*>(p); }\nLLMC_KERNEL",
+    1,
+)
+
+
+def _memory(lab: CardLab) -> None:
+    x = rng().integers(0, 256, 2304, np.uint8)
+    y = lab.empty((4352,), np.uint8)
+    lab.source(MEMORY)((1,), 64, 2048, lab.array(x), y)
+    got, rows = y.numpy(), x[:1024].reshape(64, 16)
+    equal("load16_stream, store16", got[:1024], x[1024:2048])
+    equal("load16, store16", got[1024:2048], x[:1024])
+    equal("load4, store4", got[2048:2304], x[2048:])
+    masked = np.where(np.arange(64)[:, None] % 2 == 1, rows, 0)[::-1]
+    equal("cp_async16 with and without data", got[2304:3328], masked.reshape(-1).astype(np.uint8))
+    equal("cp_async16", got[3328:], x[1024:2048].reshape(64, 16)[::-1].reshape(-1))
+
+
+MATRIX = kernel(
+    32,
+    "const unsigned char* x, u32* y",
+    """  LLMC_SMEM(smem);
+  const int t = threadIdx.x;
+  *reinterpret_cast<Vec16*>(smem + t * 16) = load16(x + t * 16);
+  __syncthreads();
+  u32 r[4], s[4];
+  ldmatrix_x4(r, smem_addr(smem) + t * 16);
+  ldmatrix_x4_trans(s, smem_addr(smem) + t * 16);
+  LLMC_UNROLL
+  for (int i = 0; i < 4; i++) y[i * 32 + t] = r[i], y[128 + i * 32 + t] = s[i];""",
+)
+
+
+def _ldmatrix(lab: CardLab) -> None:
+    x = rng().integers(0, 65536, (4, 8, 8)).astype(np.uint16)
+    y = lab.empty((2, 4, 32), np.uint32)
+    lab.source(MATRIX)((1,), 32, 512, lab.array(x), y)
+    for name, got, m in (("", y.numpy()[0], x), ("_trans", y.numpy()[1], x.swapaxes(1, 2))):
+        pairs = np.ascontiguousarray(m).view(np.uint32)  # row r, columns 2c and 2c+1: lane 4r + c
+        equal(f"ldmatrix_x4{name}", got, pairs.reshape(4, 32))
+
+
+def _small(shape: tuple[int, ...], kind: object) -> Array:
+    return rng().integers(-4, 5, shape).astype(kind)  # type: ignore[call-overload, no-any-return]
+
+
+def _mma_source(name: str, acc: str) -> str:
+    return kernel(
+        32,
+        f"const u32* a, const u32* b, {acc}* d",
+        f"""  const int t = threadIdx.x;
+  {acc} c[4] = {{1, 1, 1, 1}};
+  const u32 f[4] = {{a[t], a[32 + t], a[64 + t], a[96 + t]}};
+  {name}(c, f, b[t], b[32 + t]);
+  LLMC_UNROLL
+  for (int i = 0; i < 4; i++) d[i * 32 + t] = c[i];""",
+    )
+
+
+def _mma(name: str, kind: object, acc: str) -> Callable[[CardLab], None]:
+    def run(lab: CardLab) -> None:
+        k = 32 // np.dtype(kind).itemsize  # type: ignore[call-overload]
+        a, b = _small((16, k), kind), rng().integers(-3, 4, (8, k)).astype(kind)  # type: ignore[call-overload]
+        # a register: row t / 4 (+ 8), a word of the row's first or second half
+        wa = a.view(np.uint32).reshape(2, 8, 2, 4).transpose(2, 0, 1, 3).reshape(4, 32)
+        wb = b.view(np.uint32).reshape(8, 2, 4).transpose(1, 0, 2).reshape(2, 32)
+        d = lab.empty((4, 32), np.float32 if acc == "float" else np.int32)
+        lab.source(_mma_source(name, acc))((1,), 32, 0, lab.array(wa), lab.array(wb), d)
+        want = a.astype(np.int32) @ b.astype(np.int32).T + 1
+        got = d.numpy().reshape(2, 2, 8, 4).transpose(0, 2, 3, 1).reshape(16, 8)
+        equal(name, got, want)
+
+    return run
+
+
+WARP = kernel(
+    64,
+    "const float* x, float* y, u32* n",
+    """  const int t = threadIdx.x, warp = t / 32;
+  LLMC_SMEM(smem);
+  float* shared = reinterpret_cast<float*>(smem);
+  u32* counter = reinterpret_cast<u32*>(smem) + 64;
+  const float v[4] = {x[t], x[64 + t], x[128 + t], x[192 + t]};
+  y[t] = warp_sum(x[t]), y[64 + t] = warp_max(x[t]), y[128 + t] = warp_sum4(v);
+  y[192 + t] = bf16_lo(float_bits(x[t])) + bf16_hi(float_bits(x[t]));
+  if (t == 0) counter[0] = 0;
+  __syncthreads();
+  if (warp == 0) {
+    shared[t] = x[t];
+    named_barrier_arrive(1, 64);
+  } else {
+    named_barrier_sync(1, 64);
+    y[256 + t - 32] = shared[t - 32];
+  }
+  named_barrier_sync(2, 64);
+  smem_atomic_add(smem_addr(counter), t);
+  atomic_add(n, 1u), atomic_max(n + 1, t), atomic_exchange(n + 2, 7u);
+  atomic_add(reinterpret_cast<float*>(n + 3), 0.5f);
+  __syncthreads();
+  if (t == 0) n[4] = counter[0];""",
+)
+
+
+def _warp(lab: CardLab) -> None:
+    x = rng().integers(-50, 50, 256).astype(np.float32)
+    y, n = lab.empty((288,), np.float32), lab.array(np.zeros(5, np.uint32))
+    lab.source(WARP)((1,), 64, 1024, lab.array(x), y, n)
+    got, lanes = y.numpy(), x.reshape(4, 2, 32)
+    equal("warp_sum", got[:64].reshape(2, 32), np.repeat(lanes[0].sum(1)[:, None], 32, 1))
+    equal("warp_max", got[64:128].reshape(2, 32), np.repeat(lanes[0].max(1)[:, None], 32, 1))
+    equal("warp_sum4", got[128:192].reshape(2, 32), np.repeat(lanes.sum(2).T, 8, 1))
+    halves = x[:64].view(np.uint16).view(bfloat16).astype(np.float32).reshape(64, 2)
+    equal("bf16_lo, bf16_hi", got[192:256], halves.sum(1))
+    equal("named_barrier", got[256:], x[:32])
+    counts = n.numpy()
+    equal("atomics", counts[[0, 1, 2, 4]], np.array([64, 63, 7, 2016], np.uint32))
+    equal("atomic_add of floats", counts[3:4].view(np.float32), np.array([32.0]))
+
+
+FLAGS = kernel(
+    32,
+    "u32* count, u32* flags, float* data, float* out",
+    """  if (threadIdx.x == 0) {
+    data[blockIdx.x] = blockIdx.x + 1.0f;
+    store_release(flags + blockIdx.x, 1u);
+    __threadfence();
+    if (atomic_add(count, 1u) == gridDim.x - 1) {
+      __threadfence();
+      float sum = 0.0f;
+      for (u32 i = 0; i < gridDim.x; i++)
+        if (load_acquire(flags + i)) sum += data[i];
+      out[0] = sum;
+    }
+  }""",
+)
+
+
+def _flags(lab: CardLab) -> None:
+    blocks = 200
+    out = lab.empty((1,), np.float32)
+    count, flags = lab.array(np.zeros(1, np.uint32)), lab.array(np.zeros(blocks, np.uint32))
+    lab.source(FLAGS)((blocks,), 32, 0, count, flags, lab.empty((blocks,), np.float32), out)
+    equal("store_release, load_acquire", out.numpy(), np.array([blocks * (blocks + 1) / 2]))
+
+
+GRID = kernel(
+    64,
+    "float* x",
+    """  grid_wait();
+  const float v = x[(blockIdx.x * 64 + threadIdx.x) ^ 64];
+  grid_launch_dependents();
+  x[gridDim.x * 64 + ((blockIdx.x * 64 + threadIdx.x) ^ 64)] = v + 1.0f;""",
+)
+
+
+def _grid(lab: CardLab) -> None:
+    """Each launch, started early by the one before, adds one to what that one wrote."""
+    n, steps = 4096, 40
+    x = lab.array(np.zeros((steps + 1) * n, np.float32))
+    k = lab.source(GRID)
+    for step in range(steps):
+        part = DeviceArray(lab.emulator, x.pointer + step * n * 4, (2 * n,), np.float32)
+        k((n // 64,), 64, 0, part, programmatic=step > 0, wait=False)
+    lab.emulator.call("cuCtxSynchronize")
+    equal("grid_wait", x.numpy().reshape(-1, n)[-1], np.full(n, float(steps)))
+
+
+def _tma_source(rank: int) -> str:
+    at = ", ".join(("x", "y", "z")[:rank])
+    return kernel(
+        32,
+        "const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to, int bytes, int x, int y, int z",
+        f"""  LLMC_SMEM(smem);
+  const u32 at = smem_addr(smem), bar = at + 16384, second = bar + 8;
+  if (threadIdx.x == 0) {{
+    mbar_init(bar, 1), mbar_init(second, 1);
+    mbar_fence_init();
+    mbar_expect_tx(bar, bytes);
+    tma_load_{rank}d(at, &from, bar, {at});
+    mbar_wait(bar, 0);
+    mbar_arrive(second);
+    mbar_wait(second, 0);
+    fence_proxy_async();
+    tma_store_{rank}d(&to, at, {at});
+    tma_commit();
+    tma_wait_read<0>();
+    tma_wait<0>();
+  }}""",
+    )
+
+
+def _tma(rank: int) -> Callable[[CardLab], None]:
+    def run(lab: CardLab) -> None:
+        for swizzle in (0, 32, 64, 128):
+            inner = swizzle // 2 or 64
+            shape, box = (5, 6, 2 * inner)[3 - rank :], (2, 4, inner)[3 - rank :]
+            a = rng().integers(1, 60000, shape).astype(np.uint16)
+            for at in ([0, 0, 0], [inner, 4, 4], [inner + 8, 5, 4], [-8, -1, -1]):
+                source, target = lab.array(a), lab.array(np.zeros(shape, np.uint16))
+                maps = [lab.emulator.tensor_map(m, box, swizzle) for m in (source, target)]
+                lab.source(_tma_source(rank))((1,), 32, 17408, *maps, int(np.prod(box)) * 2, *at)
+                want = np.zeros(shape, np.uint16)
+                inside = tuple(
+                    slice(max(0, start), max(0, min(n, start + size)))
+                    for n, size, start in zip(shape, box, at[:rank][::-1], strict=True)
+                )
+                want[inside] = a[inside]
+                equal(f"tma {rank}d, swizzle {swizzle}, at {at[:rank]}", target.numpy(), want)
+
+    return run
+
+
+def _wgmma_source(kind: str, acc: str, n: int, registers: bool) -> str:
+    call = (
+        f"wgmma_rs<{kind}>(d, f, b + k * 2, k > 0);"
+        if registers
+        else f"wgmma_ss<{kind}>(d, a + k * 2, b + k * 2, k > 0);"
+    )
+    fragment = """    u32 f[4];
+    ldmatrix_x4(f, tile + swizzled((warp * 16 + lane % 16) * 128 + k * 32 + lane / 16 * 16));
+"""
+    return kernel(
+        128,
+        f"const __grid_constant__ TensorMap ma, const __grid_constant__ TensorMap mb, {acc}* out",
+        f"""  LLMC_SMEM(smem);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const u32 tile = smem_addr(smem), other = tile + 8192, bar = other + {n} * 128;
+  if (threadIdx.x == 0) {{
+    mbar_init(bar, 1);
+    mbar_fence_init();
+  }}
+  __syncthreads();
+  if (threadIdx.x == 0) {{
+    mbar_expect_tx(bar, 8192 + {n} * 128);
+    tma_load_2d(tile, &ma, bar, 0, 0);
+    tma_load_2d(other, &mb, bar, 0, 0);
+  }}
+  mbar_wait(bar, 0);
+  {acc} d[{n // 2}];
+  const u64 a = wgmma_desc_sw128(tile), b = wgmma_desc_sw128(other);
+  LLMC_UNROLL
+  for (int k = 0; k < 4; k++) {{
+{fragment if registers else ""}    wgmma_fence();
+    {call}
+    wgmma_commit();
+    wgmma_wait<0>();
+  }}
+  (void)a;
+  LLMC_UNROLL
+  for (int i = 0; i < {n // 2}; i++) {{
+    const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    out[row * {n} + column] = d[i];
+  }}""",
+    ).replace(
+        "LLMC_KERNEL",
+        "LLMC_DEVICE u32 swizzled(u32 at) { return at ^ (at >> 3 & 0x70); }\nLLMC_KERNEL",
+        1,
+    )
+
+
+def _wgmma(kind: str, n: int, registers: bool) -> Check:
+    acc = "int" if kind == "s8" else "float"
+    dtype = {"bf16": bfloat16, "f16": np.float16, "e4m3": float8_e4m3fn, "s8": np.int8}[kind]
+    name, source = f"wgmma_{'rs' if registers else 'ss'} {kind} n{n}", _wgmma_source(kind, acc, n, registers)
+
+    def run(lab: CardLab) -> None:
+        k = 128 // np.dtype(dtype).itemsize
+        a, b = _small((64, k), dtype), rng().integers(-3, 4, (n, k)).astype(dtype)
+        da, db = lab.array(a), lab.array(b)
+        maps = (lab.emulator.tensor_map(da, (64, k), 128), lab.emulator.tensor_map(db, (n, k), 128))
+        out = lab.empty((64, n), np.int32 if acc == "int" else np.float32)
+        lab.source(source)((1,), 128, 8192 + n * 128 + 1024, *maps, out)
+        equal(name, out.numpy(), a.astype(np.int32) @ b.astype(np.int32).T)
+
+    return Check(name, (source,), run, ("wgmma",))
+
+
+REGISTERS = kernel(
+    384,
+    "float* out",
+    """  if (threadIdx.x >= 128) setmaxnreg_inc<232>();
+  else setmaxnreg_dec<40>();
+  out[threadIdx.x] = threadIdx.x;""",
+)
+
+
+def _registers(lab: CardLab) -> None:
+    out = lab.empty((384,), np.float32)
+    lab.source(REGISTERS)((1,), 384, 0, out)
+    equal("setmaxnreg", out.numpy(), np.arange(384.0))
+
+
+def _mma_check(name: str, kind: object, acc: str, feature: str) -> Check:
+    return Check(name, (_mma_source(name, acc),), _mma(name, kind, acc), (feature,))
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("conversions", (CONVERT,), _convert),
+    Check("conversions of e4m3", (CONVERT8,), _convert8, ("mma_e4m3",)),
+    Check("approximations", (APPROXIMATE,), _approximate),
+    Check("memory, cp.async", (MEMORY,), _memory),
+    Check("ldmatrix", (MATRIX,), _ldmatrix),
+    _mma_check("mma_bf16", bfloat16, "float", "mma_bf16"),
+    _mma_check("mma_f16", np.float16, "float", "mma_f16"),
+    _mma_check("mma_s8", np.int8, "int", "mma_s8"),
+    _mma_check("mma_e4m3", float8_e4m3fn, "float", "mma_e4m3"),
+    Check("warps, barriers, atomics", (WARP,), _warp),
+    Check("flags between blocks", (FLAGS,), _flags),
+    Check("programmatic dependent launch", (GRID,), _grid),
+    *[Check(f"tma {rank}d", (_tma_source(rank),), _tma(rank), ("tma",)) for rank in (1, 2, 3)],
+    *[
+        _wgmma(kind, n, registers)
+        for kind in ("bf16", "f16", "e4m3", "s8")
+        for n in (64, 128, 192, 256)
+        for registers in (False, True)
+    ],
+    Check("setmaxnreg", (REGISTERS,), _registers, ("setmaxnreg",)),
+)
+
+
+def for_card(lab: CardLab) -> Iterator[Check]:
+    """The checks that the card's target has the features for."""
+    for check in CHECKS:
+        if all(lab.emulator.target.has(need) for need in check.needs):
+            yield check
+
+
+def named(device_header: str) -> set[str]:
+    """The primitives that device.cuh declares."""
+    return set(re.findall(r"^LLMC_DEVICE [\w ]+?(\w+)\(", device_header, re.M)) | set(
+        re.findall(r"^LLMC_MMA\((\w+),", device_header, re.M)
+    )
