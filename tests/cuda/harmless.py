@@ -145,4 +145,46 @@ HARMLESS: dict[tuple[str, str, str, int], str] = {
         "<=",
         0,
     ): "one more round, of blocks behind the last",
+    (
+        "sample.cuh",
+        "if (w >= kLikely) Select::append(s.select, u[i / 4].x[i % 4], w, id);",
+        ">",
+        0,
+    ): "matters only to a min_p of exactly 1e-6 and a weight of exactly that",
+    (
+        "sample.cuh",
+        "for (int i = 0; i < kBlocks; i += 8) {",
+        "<=",
+        0,
+    ): "eight zeros more",
+    (
+        "sample.cuh",
+        "const bool by_rank = row.top_k > 0 && row.top_k < VALID, by_sum = row.top_p < 1.0f;",
+        "<=",
+        0,
+    ): "a top_k of all ids keeps all, a top_p of 1 too",
+    (
+        "sample.cuh",
+        "if (listed <= LIST && (by_rank || by_sum || row.min_p >= kLikely)) {  // do the filters leave likely tokens alone?",
+        "<",
+        0,
+    ): "which tokens are looked at changes where both choices give the same answer",
+    (
+        "sample.cuh",
+        "if (listed <= LIST && (by_rank || by_sum || row.min_p >= kLikely)) {  // do the filters leave likely tokens alone?",
+        ">",
+        0,
+    ): "which tokens are looked at changes where both choices give the same answer",
+    (
+        "sample.cuh",
+        "const bool within = by_rank ? row.top_k <= likely.end",
+        "<",
+        0,
+    ): "which tokens are looked at changes where both choices give the same answer",
+    (
+        "sample.cuh",
+        ": row.min_p >= kLikely || Select::kept_weight(s.select, likely, kept) >= whole;",
+        ">",
+        0,
+    ): "which tokens are looked at changes where both choices give the same answer",
 }
