@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmc.codegen.cpu.model import BLOCK_TOKENS, Model
+from llmc.codegen.cpu.model import Model
 from llmc.codegen.weights import PlacedWeight, SourceReader, write_weights
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.printer import print_graph
 from llmc.runtime.artifact import WEIGHTS, is_engine, seal
+from llmc.runtime.kv_layout import KvLayout
 from llmc.runtime.manifest import (
     CPU,
+    CUDA,
     ArenaBytes,
     GenerationDefaults,
-    KvLayout,
-    KvSlot,
     Limits,
     Manifest,
     MemoryPlan,
@@ -27,7 +27,7 @@ from llmc.runtime.manifest import (
 )
 from llmc.runtime.staging import atomic_folder
 
-CPU_KERNELS = "kernels/cpu"
+CUDA_SOURCES = "kernels/cuda/src"
 
 
 @dataclass(frozen=True)
@@ -94,14 +94,13 @@ def cpu_part(
     compile_model: Callable[[Mapping[str, str], Path], None],
 ) -> TargetPart:
     """The share of a CPU target. `compile_model` turns sources into the library at a path."""
-    slots = tuple(KvSlot(s.layer, s.kv_heads, s.head_dim, s.value_dim, s.dtype.value, s.window) for s in model.kv_slots)
-    kv = KvLayout(BLOCK_TOKENS, model.kv_block_bytes, model.kv_block_bytes // BLOCK_TOKENS, slots)
+    kv = model.kv.layout
     arena = ArenaBytes(0, model.arena_per_token, model.arena_per_row, 0)
     memory = MemoryPlan(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
-    entry = TargetEntry(CPU, name, arch, features, CPU_KERNELS, f"plans/{name}", kv, memory)
+    entry = TargetEntry(CPU, name, arch, features, f"kernels/{name}", f"plans/{name}", kv, memory)
 
     def write_kernels(folder: Path) -> None:
-        sources = folder / CPU_KERNELS / "src"
+        sources = folder / entry.kernels / "src"
         sources.mkdir(parents=True)
         for file, text in model.sources.items():
             (sources / file).write_text(text)
@@ -109,6 +108,49 @@ def cpu_part(
 
     plans = {entry_name: plan.to_json() for entry_name, plan in model.plans.items()}
     return TargetPart(entry, plans, entries, write_kernels)
+
+
+def cubin_file(arch: str, symbol: str) -> str:
+    """Where an engine has a kernel for a GPU architecture; what a plan's `kernels` map to."""
+    return f"kernels/{arch}/{symbol}.cubin"
+
+
+def cuda_part(
+    name: str,
+    arch: str,
+    features: tuple[str, ...],
+    kv: KvLayout,
+    arena: ArenaBytes,
+    weights: Sequence[PlacedWeight],
+    plans: Mapping[str, str],
+    entries: Sequence[Graph],
+    sources: Mapping[str, str],
+    headers: Mapping[str, str],
+    compile_kernels: Callable[[Mapping[str, str]], Mapping[str, bytes]],
+) -> TargetPart:
+    """The share of a CUDA target. `sources`: CUDA C++ of each kernel by symbol; `headers`: what they include, by name.
+
+    `compile_kernels` turns sources into cubins by symbol. Targets of one architecture share cubins, all share sources.
+    """
+    memory = MemoryPlan(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
+    entry = TargetEntry(CUDA, name, arch, features, f"kernels/{arch}", f"plans/{name}", kv, memory)
+
+    def write_kernels(folder: Path) -> None:
+        for file, text in {**headers, **{f"{symbol}.cu": text for symbol, text in sources.items()}}.items():
+            _write_once(folder / CUDA_SOURCES / file, text.encode())
+        for symbol, cubin in compile_kernels(sources).items():
+            _write_once(folder / cubin_file(arch, symbol), cubin)
+
+    return TargetPart(entry, plans, entries, write_kernels)
+
+
+def _write_once(path: Path, data: bytes) -> None:
+    """Several targets may have the same file; it has the same bytes then."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        assert path.read_bytes() == data, f"two targets differ in {path.name}"
+        return
+    path.write_bytes(data)
 
 
 def _manifest(contents: Contents) -> Manifest:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from llmc.codegen.cpu.linear_kernels import Choice, choose_linear
-from llmc.codegen.cpu.model import BLOCK_TOKENS, render
-from llmc.codegen.cpu.target import CpuTarget, TargetError, cpu_names
-from llmc.codegen.package import TargetPart, cpu_part
-from llmc.codegen.toolchain import Toolchain, compile_library, find_toolchain
+from llmc.codegen.cpu.model import render
+from llmc.codegen.cpu.target import CpuTarget
+from llmc.codegen.cuda import model as cuda_model
+from llmc.codegen.cuda import nvrtc
+from llmc.codegen.cuda.gpus import Gpu
+from llmc.codegen.package import TargetPart, cpu_part, cuda_part
+from llmc.codegen.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
 from llmc.codegen.weights import PlacedWeight
-from llmc.compiler.ir.graph import Graph
+from llmc.compiler.ir.graph import Graph, IRError
 from llmc.compiler.ir.ops.constant import WeightExpr
 from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
 from llmc.compiler.report import launches_of
 from llmc.compiler.targets import Target
+from llmc.runtime.manifest import ArenaBytes, Limits
+from llmc.runtime.strict_json import render_json, to_plain
+
+CUDA_SCHEMES = (Scheme.BF16, Scheme.F16)
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,7 @@ class Lowered:
     model: str
     entries: Sequence[Graph]
     weights: Mapping[WeightExpr, PlacedWeight]
+    limits: Limits
 
     @property
     def num_valid_tokens(self) -> int:
@@ -87,7 +96,57 @@ class CpuBackend:
             "entries": {g.name: launches_of(g) for g in lowered.entries},
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),
-                "kv_per_token": model.kv_block_bytes // BLOCK_TOKENS,
+                "kv_per_token": model.kv.layout.bytes_per_token,
+                "arena_per_token": model.arena_per_token,
+                "arena_per_row": model.arena_per_row,
+            },
+        }
+        return part, report
+
+
+class CudaBackend:
+    """Cubins, by NVRTC. Raises ToolchainError where it is not installed, IRError for a scheme that GPUs lack."""
+
+    layout = WeightLayout.ROWS
+
+    def __init__(self, target: Gpu, scheme: Scheme) -> None:
+        if scheme not in CUDA_SCHEMES:
+            wanted = ", ".join(s.value for s in CUDA_SCHEMES)
+            raise IRError(f"no CUDA kernel multiplies in {scheme.value}: use {wanted}")
+        self.target = target
+        try:
+            version = nvrtc.version()
+        except (ImportError, RuntimeError) as error:
+            raise ToolchainError(f"target {target.name} needs NVRTC: pip install 'llmc[cuda]' ({error})") from error
+        self.toolchain = f"NVRTC {'.'.join(map(str, version))}"
+
+    def part(self, lowered: Lowered, stage: Callable[[str], None]) -> tuple[TargetPart, dict[str, Any]]:
+        target = self.target
+        model = cuda_model.render(lowered.entries, lowered.weights, target, lowered.limits)
+
+        def compile_kernels(sources: Mapping[str, str]) -> Mapping[str, bytes]:
+            stage(f"compiling kernels for {target.name}")
+            return nvrtc.compile_each(sources, target.arch)
+
+        part = cuda_part(
+            target.name,
+            target.arch,
+            tuple(sorted(target.features)),
+            model.kv.layout,
+            ArenaBytes(0, model.arena_per_token, model.arena_per_row, 0),
+            lowered.placed,
+            {name: render_json(to_plain(plan)).decode() for name, plan in model.plans.items()},
+            lowered.entries,
+            model.kernels.sources,
+            nvrtc.headers(),
+            compile_kernels,
+        )
+        report = {
+            "kernels": model.choices,
+            "entries": {name: dict(Counter(launch.op for launch in p.launches)) for name, p in model.plans.items()},
+            "bytes": {
+                "weights": sum(w.num_bytes for w in lowered.placed),
+                "kv_per_token": model.kv.layout.bytes_per_token,
                 "arena_per_token": model.arena_per_token,
                 "arena_per_row": model.arena_per_row,
             },
@@ -97,6 +156,4 @@ class CpuBackend:
 
 def backend_of(target: Target, scheme: Scheme) -> Backend:
     """Raises ToolchainError or IRError where the target's kernels cannot be made here."""
-    if not isinstance(target, CpuTarget):
-        raise TargetError(f"no CUDA engines yet, so not for {target.name!r}: build for one of {', '.join(cpu_names())}")
-    return CpuBackend(target, scheme)
+    return CpuBackend(target, scheme) if isinstance(target, CpuTarget) else CudaBackend(target, scheme)

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from llmc.codegen.cpu.measured_limits import read_limits
 from llmc.codegen.package import Contents, Facts, to_json, write_engine
 from llmc.codegen.weights import PlacedWeight, place_weights, sources
 from llmc.compiler.backends import Backend, Lowered, backend_of
@@ -20,18 +21,21 @@ from llmc.compiler.ir.ops.constant import Origin, Source, Weight, WeightExpr
 from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
 from llmc.compiler.ir.parser import ParseError
 from llmc.compiler.ir.printer import print_graph
-from llmc.compiler.report import build_report
+from llmc.compiler.report import build_report, roofline_of
+from llmc.compiler.report_page import render_page
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.targets import find_target
 from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact import is_engine
+from llmc.runtime.errors import InvalidParameter
 from llmc.runtime.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
+from llmc.runtime.sampling import SamplingParams, model_defaults
 from llmc.runtime.staging import check_output
 
 DEFAULT_MAX_SEQ_LEN = 8192  # for models that state no length
-STEP_TOKENS = 512  # most tokens of one step: a prefill chunk
+STEP_TOKENS = 512
 INT8_GROUP = 64
 
 
@@ -42,7 +46,8 @@ class BuildError(Exception):
 @dataclass(frozen=True)
 class BuildOptions:
     """What to build. `target`: one or several, with commas. `passes`: changes to the pipeline (passes/pipeline.py).
-    `dump_ir`: a folder for the graph at every stage."""
+    `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every
+    stage. `limits`: what bench/cpu/limits.py measured on the CPU target, for the report."""
 
     model: str
     out: Path
@@ -50,8 +55,10 @@ class BuildOptions:
     scheme: Scheme = Scheme.BF16
     max_batch: int = 16
     max_seq_len: int | None = None
+    step_tokens: int = STEP_TOKENS
     passes: str = ""
     dump_ir: Path | None = None
+    limits: Path | None = None
 
 
 class Progress(Protocol):
@@ -69,6 +76,9 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     OutputOccupied; then nothing is left at `out` that was not there before."""
     check_output(options.out.absolute(), is_engine)
     backends = _backends(options)
+    measured = read_limits(options.limits) if options.limits else None
+    if measured is not None:
+        measured.check([find_target(name) for name in backends])
     progress.stage("reading the model")
     source = open_source(options.model)
     limits = _limits(options, source)
@@ -90,8 +100,9 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     parts, reports = [], {}
     for name, backend in backends.items():
         weights = {e: where[e] for e in exprs[backend.layout]}
-        lowered = Lowered(source.name, entries[backend.layout], weights)
+        lowered = Lowered(source.name, entries[backend.layout], weights, limits)
         part, reports[name] = backend.part(lowered, progress.stage)
+        reports[name]["roofline"] = roofline_of(lowered.entries, find_target(name), limits, measured)
         parts.append(part)
     facts = _facts(options, limits, source, captured, parts[0].entries[0], placed, backends.values())
     by_target = {name: logs[backend.layout] for name, backend in backends.items()}
@@ -106,7 +117,8 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         written += num_bytes
         progress.weights(written, total)
 
-    contents = Contents(facts, parts, placed, _texts(source) | {"report.json": to_json(report)})
+    pages = {"report.json": to_json(report), "report.html": render_page(report)}
+    contents = Contents(facts, parts, placed, _texts(source) | pages)
     return write_engine(options.out, contents, _Reader(captured), advance)
 
 
@@ -164,7 +176,7 @@ def _limits(options: BuildOptions, source: ModelSource) -> Limits:
     stated = model_length(source)
     if options.max_seq_len is not None and options.max_seq_len > stated:
         raise BuildError(f"--max-seq-len {options.max_seq_len}: the model's positions end at {stated}")
-    return Limits(options.max_seq_len or stated, options.max_batch, max(STEP_TOKENS, options.max_batch))
+    return Limits(options.max_seq_len or stated, options.max_batch, max(options.step_tokens, options.max_batch))
 
 
 def _pipeline(options: BuildOptions, source: ModelSource, layout: WeightLayout) -> Pipeline:
@@ -190,6 +202,7 @@ def _facts(
     eos = {*generation.eos, *([tokenizer.eos] if tokenizer and tokenizer.eos is not None else [])}
     (sample,) = (n for n in entry.nodes if isinstance(n.op, Sample))
     assert isinstance(sample.op, Sample)
+    vocab_size = int(str(sample.inputs[0].tensor.shape[1]))
     parameters = {s for w in placed for s in sources(w.expr) if s.origin is Origin.PARAMETER}
     bos = generation.bos if generation.bos is not None else (tokenizer.bos if tokenizer else None)
     versions = {name: importlib.metadata.version(name) for name in ("llmc", "transformers", "torch")}
@@ -200,26 +213,37 @@ def _facts(
             architecture=captured.model_class,
             dtype=options.scheme.value,
             num_parameters=sum(int(np.prod(s.shape)) for s in parameters),
-            vocab_size=int(str(sample.inputs[0].tensor.shape[1])),
+            vocab_size=vocab_size,
             num_valid_tokens=sample.op.num_valid_tokens,
             max_seq_len=model_length(source),
         ),
         limits=limits,
         tokens=SpecialTokens(
             bos=bos,
-            eos=tuple(sorted(eos)),
+            eos=tuple(sorted(token for token in eos if token < vocab_size)),  # others never come
             pad=generation.pad if generation.pad is not None else (tokenizer.pad if tokenizer else None),
             add_bos=bool(tokenizer and tokenizer.add_bos),
         ),
-        generation=GenerationDefaults(
-            do_sample=generation.do_sample,
-            temperature=generation.temperature,
-            top_k=generation.top_k,
-            top_p=generation.top_p,
-            min_p=generation.min_p,
-            repetition_penalty=generation.repetition_penalty,
-        ),
+        generation=_sampling_defaults(source),
     )
+
+
+def _sampling_defaults(source: ModelSource) -> GenerationDefaults:
+    """BuildError for settings under which the engine would refuse every request that states no others."""
+    generation = source.generation
+    defaults = GenerationDefaults(
+        do_sample=generation.do_sample,
+        temperature=generation.temperature,
+        top_k=generation.top_k,
+        top_p=generation.top_p,
+        min_p=generation.min_p,
+        repetition_penalty=generation.repetition_penalty,
+    )
+    try:
+        SamplingParams(**model_defaults(defaults))  # type: ignore[arg-type]  # a dict of differently typed fields
+    except InvalidParameter as error:
+        raise BuildError(f"{source.path}: its generation settings cannot be served: {error}") from error
+    return defaults
 
 
 def _texts(source: ModelSource) -> dict[str, str]:

@@ -22,11 +22,13 @@ def build_with_progress(
     dtype: str,
     max_batch: int,
     max_seq_len: int | None,
+    step_tokens: int,
     passes: str,
     dump_ir: Path | None,
+    limits: Path | None = None,
 ) -> int:
     """Build, showing progress on stderr; returns the exit code."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     started = time.monotonic()
     with _bars(console) as bars:
         progress = _Bars(bars)
@@ -38,7 +40,9 @@ def build_with_progress(
         from llmc.compiler.sources.errors import SourceError
 
         loaded = time.monotonic()
-        options = BuildOptions(model, out, target, Scheme(dtype), max_batch, max_seq_len, passes, dump_ir)
+        options = BuildOptions(
+            model, out, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
+        )
         try:
             manifest = build(options, progress)
         except (

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
 from llmc.codegen.cuda.gpus import GPUS
-from llmc.runtime.artifact import read_manifest
+from llmc.runtime.artifact import read_file, read_manifest
+from llmc.runtime.kv_pools import sequence_bytes
 from llmc.runtime.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes
 
@@ -19,8 +22,8 @@ from llmc.runtime.memory import available_bytes
 def show_engine(folder: Path) -> None:
     """Print the manifest and the build's report for people. Raises EngineError."""
     manifest = read_manifest(folder)
-    report = json.loads((folder / "report.json").read_text())
-    console = Console()
+    report = json.loads(read_file(folder, manifest, "report.json"))
+    console = Console(markup=False)
     _facts(console, folder, manifest, report)
     for target in manifest.targets:
         found = report["targets"][target.name]
@@ -32,7 +35,7 @@ def show_engine(folder: Path) -> None:
 
 def _facts(console: Console, folder: Path, manifest: Manifest, report: dict[str, Any]) -> None:
     model = manifest.model
-    console.print(f"[bold]{folder}[/bold]  engine format {manifest.format}, step ABI {manifest.abi}")
+    console.print(Text(str(folder), "bold"), f" engine format {manifest.format}, step ABI {manifest.abi}")
     console.print(f"model     {model.name} ({model.architecture}), {model.num_parameters:,} parameters, {model.dtype}")
     for target in manifest.targets:
         console.print(f"target    {target.name} ({target.arch}: {', '.join(target.features)})")
@@ -57,7 +60,7 @@ def _kernels(console: Console, report: dict[str, Any]) -> None:
         table.add_row(name, *(str(report["entries"][entry].get(name, 0)) for entry in ("decode", "prefill")))
     console.print(table)
     for choice in report["kernels"]:
-        console.print(f"{choice['op']}: [green]{choice['chosen']}[/green]  {choice['reason']}")
+        console.print(f"{choice['op']}:", Text(choice["chosen"], "green"), f" {choice['reason']}")
         for name, reason in choice["rejected"].items():
             console.print(f"    not {name}: {reason}")
 
@@ -75,33 +78,37 @@ def _rules(console: Console, report: dict[str, Any]) -> None:
 def _memory(console: Console, manifest: Manifest, target: TargetEntry) -> None:
     memory, kv, limits = target.memory, target.kv, manifest.limits
     arena = memory.arena
+    sequence = partial(sequence_bytes, kv, limits.max_tokens)
     scratch = arena.constant + arena.per_token * limits.max_tokens + arena.per_row * limits.max_batch
     table = Table("bytes", "", title=f"memory on {target.name}")
     table.add_row("weights", f"{memory.weights_bytes:,}")
-    table.add_row("KV per token", f"{kv.bytes_per_token:,}")
-    table.add_row(f"KV per sequence of {limits.max_seq_len:,}", f"{kv.bytes_per_token * limits.max_seq_len:,}")
+    for group in kv.groups:
+        kept = "" if group.window is None else f", of the last {group.window:,}"
+        table.add_row(f"KV per token{kept}: {len(group.slots)} slots", f"{group.bytes_per_token:,}")
+    table.add_row(f"KV per sequence of {limits.max_seq_len:,}", f"{sequence(limits.max_seq_len):,}")
     table.add_row(f"scratch for steps of {limits.max_tokens} tokens, {limits.max_batch} rows", f"{scratch:,}")
     console.print(table)
     if target.kind != CPU:
         return
     free = available_bytes() - scratch
-    tokens = max(free, 0) // kv.block_bytes * kv.block_tokens
+    counts = [f"{max(free, 0) // sequence(n):,} sequences of {n:,}" for n in (limits.max_seq_len, 1024)]
     console.print(
         f"proof     {available_bytes():,} bytes are free here: beside weights (mapped) and scratch they hold the KV of "
-        f"{tokens:,} tokens, so {tokens // limits.max_seq_len} sequences of {limits.max_seq_len:,} "
-        f"or {tokens // 1024} of 1,024 at once"
+        f"{' or '.join(counts)} tokens at once"
     )
 
 
 def show_targets() -> None:
     """Print the targets that `llmc build` takes, and what this machine is."""
-    console = Console()
+    console = Console(markup=False)
     here = find_cpu(NATIVE)
     assert here is not None
     console.print(f"cpu    this machine: {here.arch} with {', '.join(here.features)}")
     for name in cpu_names()[1:]:
-        console.print(f"{name}", markup=False)
-    table = Table("GPU", "", "SMs", "memory", "bandwidth", "bf16 peak", "L2", title="for `llmc inspect --roofline`")
+        console.print(name)
+    table = Table(
+        "GPU", "", "SMs", "memory", "bandwidth", "bf16 peak", "L2", title="GPUs: data sheet figures (docs/roofline.md)"
+    )
     for gpu in GPUS.values():
         table.add_row(
             gpu.name,
@@ -113,4 +120,3 @@ def show_targets() -> None:
             f"{gpu.l2_bytes >> 20} MiB",
         )
     console.print(table)
-    console.print("CUDA engines follow with the CUDA kernels (issue 4)")

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 
 EXIT_REFUSED = 2
+
+
+def open_streams() -> None:
+    """Give a process that was started without one of the three streams an empty one.
+
+    Otherwise Python has None in its place, and the next file that is opened gets its number.
+    """
+    for name, flags, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_WRONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
+
+
+def drop_output() -> None:
+    """What stdout holds cannot be written: let it go, or Python's own flush at exit would fail once more."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def refuse(error: Exception) -> int:
@@ -16,6 +34,6 @@ def refuse(error: Exception) -> int:
 def _text(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed, and compiling and verifying need it: pip install 'llmc[build]'"
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
     return str(error)

@@ -1,17 +1,26 @@
-"""report.json: what fused and what did not and why, kernels, bytes. Read by `llmc inspect` and by people."""
+"""report.json: what fused and what did not and why, kernels, bytes, the roofline of every kernel. Read by `llmc
+inspect` and, as report.html (compiler/report_page.py), by people."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.package import Facts
 from llmc.compiler.capture.capture import Captured
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.constant import Weight
+from llmc.compiler.roofline import predict
+from llmc.compiler.roofline_subject import Lowering
 from llmc.compiler.sources.model_source import ModelSource
+from llmc.compiler.targets import Target
 from llmc.passes.rewrite import RuleLog
+from llmc.runtime.manifest import Limits
+
+ROOFLINE_LENGTH = 1024  # tokens of each sequence
 
 
 def build_report(
@@ -39,6 +48,18 @@ def _rules(log: RuleLog) -> dict[str, Any]:
         "applied": dict(sorted(log.applied.items())),
         "refused": {name: dict(sorted(where.items())) for name, where in sorted(log.refused.items())},
     }
+
+
+def roofline_of(
+    entries: Sequence[Graph], target: Target, limits: Limits, measured: MeasuredLimits | None
+) -> dict[str, Any]:
+    """What each kernel moves and computes in a step of one and of `max_batch` sequences, and in a prompt; on a GPU, or
+    a CPU whose limits were measured, how long that takes at least."""
+    length = max(1, min(ROOFLINE_LENGTH, limits.max_seq_len - 1))
+    batches = sorted({1, limits.max_batch})
+    lowering = Lowering({g.name: g for g in entries}, target.name)
+    found = predict(lowering, target, batches, length, limits.max_tokens, measured)
+    return {"predicted": True, "length": length, "chunk": limits.max_tokens, **asdict(found)}
 
 
 def launches_of(graph: Graph) -> dict[str, int]:

@@ -25,7 +25,7 @@ from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample, WeightLayout
 from llmc.compiler.ir.ops.pointwise import Cast
 from llmc.compiler.ir.ops.shape import Expand, Permute, Slice, View
 from llmc.compiler.ir.types import TensorType
-from llmc.compiler.roofline_subject import Entries, PredictionError, Subject
+from llmc.compiler.roofline_subject import Entries, Lowering
 from llmc.compiler.targets import Target
 
 BLOCK_TOKENS = 32  # of the KV cache
@@ -81,10 +81,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of a model on one target. `memory_bytes`, `largest_batch`: None where the target's memory is not known."""
+    """Of a model on one target. `lowered_for`: the target whose graph was taken, where that is an engine's.
+    `memory_bytes`, `largest_batch`: None where the target's memory is not known."""
 
     target: str
     product: str
+    lowered_for: str | None
     bandwidth: float | None
     peaks: Mapping[str, float | None]
     memory_bytes: int | None
@@ -102,7 +104,6 @@ class TargetModel:
     def __init__(self, target: Target, limits: MeasuredLimits | None) -> None:
         self.target = target
         self.storage: Storage = CudaStorage() if isinstance(target, Gpu) else CpuStorage()
-        self.layout = WeightLayout.ROWS if isinstance(target, Gpu) else WeightLayout.PANELS
         self.machine: Machine | None = None
         if isinstance(target, Gpu):
             self.machine = machine(target)
@@ -118,21 +119,22 @@ class TargetModel:
         return int(self.target.memory_bytes * ASSUMED.memory) if isinstance(self.target, Gpu) else None
 
 
+def layout_of(target: Target) -> WeightLayout:
+    """How the kernels of a target read weights."""
+    return WeightLayout.ROWS if isinstance(target, Gpu) else WeightLayout.PANELS
+
+
 def predict(
-    subject: Subject,
+    lowering: Lowering,
     target: Target,
     batches: Sequence[int],
     length: int,
     chunk: int = CHUNK,
     limits: MeasuredLimits | None = None,
 ) -> Prediction:
-    """TargetError where the limits are of another CPU, PredictionError where the model has no such positions."""
-    if length >= subject.max_seq_len:
-        raise PredictionError(
-            f"--length {length}: {subject.name} has {subject.max_seq_len} positions for it and answers"
-        )
+    """`limits` count where they are of this target. IRError for a graph with ops that are no kernels."""
     model = TargetModel(target, limits)
-    entries = subject.lowered(model.layout)
+    entries = lowering.entries
     memory = _Memory.of(entries, model.storage)
     largest = memory.largest_batch(model.usable_bytes, length, chunk)
     points = []
@@ -144,6 +146,7 @@ def predict(
     return Prediction(
         target=target.name,
         product=target.product if isinstance(target, Gpu) else target.mcpu,
+        lowered_for=lowering.built_for,
         bandwidth=model.machine.bandwidth if model.machine else None,
         peaks=dict(peaks),
         memory_bytes=target.memory_bytes if isinstance(target, Gpu) else None,

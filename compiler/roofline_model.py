@@ -8,7 +8,8 @@ from pathlib import Path
 from llmc.compiler.build import INT8_GROUP, model_length
 from llmc.compiler.capture.capture import capture
 from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
-from llmc.compiler.roofline_subject import Entries, Subject
+from llmc.compiler.roofline import layout_of
+from llmc.compiler.roofline_subject import Lowering, Subject
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.passes.pipeline import default_pipeline, run_pipeline
@@ -23,9 +24,9 @@ def model_subject(model: str, scheme: Scheme) -> Subject:
     vocab = int(source.config.get_text_config().vocab_size)
 
     @cache
-    def lowered(layout: WeightLayout) -> Entries:
+    def lowered(layout: WeightLayout) -> Lowering:
         pipeline = default_pipeline(scheme, INT8_GROUP, vocab, layout)
         graphs = run_pipeline(captured.graph, pipeline, RuleLog(), lambda name, graph: None)
-        return {g.name: g for g in graphs}
+        return Lowering({g.name: g for g in graphs})
 
-    return Subject(source.name, scheme.value, model_length(source), lowered)
+    return Subject(source.name, scheme.value, model_length(source), lambda target: lowered(layout_of(target)))

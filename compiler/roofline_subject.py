@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmc.codegen.cpu.target import CpuTarget
 from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
+from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.ir.parser import parse
-from llmc.runtime.artifact import is_engine, read_manifest
+from llmc.compiler.targets import Target
+from llmc.runtime.artifact import is_engine, read_file, read_manifest
+from llmc.runtime.manifest import CPU, CUDA
 
 Entries = Mapping[str, Graph]
 """The kernel-level graphs `prefill` and `decode`."""
@@ -20,14 +23,23 @@ class PredictionError(Exception):
 
 
 @dataclass(frozen=True)
+class Lowering:
+    """Entries that a prediction can be made of. `built_for`: the target of the engine that they are from, if any."""
+
+    entries: Entries
+    built_for: str | None = None
+
+
+@dataclass(frozen=True)
 class Subject:
-    """`lowered`: the entries for kernels that keep weights in a layout; an engine has one answer, whatever is asked."""
+    """`lowered`: what the kernels of a target would run; an engine has only what it was built with. `targets`: those to
+    show where none is asked for, an engine's own."""
 
     name: str
     dtype: str
     max_seq_len: int
-    lowered: Callable[[WeightLayout], Entries]
-    built_for: str | None = None  # the target of an engine
+    lowered: Callable[[Target], Lowering]
+    targets: tuple[str, ...] = ("h100", "h200", "a100")
 
 
 def open_subject(path: str, scheme: Scheme | None) -> Subject:
@@ -48,11 +60,16 @@ def _engine(folder: Path, scheme: Scheme | None) -> Subject:
     manifest = read_manifest(folder)
     if scheme is not None and scheme.value != manifest.model.dtype:
         raise PredictionError(f"{folder} is an engine in {manifest.model.dtype}: --dtype {scheme.value} is for models")
-    target = manifest.targets[0]
-    entries = read_entries((folder / target.plans / "graph.llmc").read_text())
-    return Subject(
-        manifest.model.name, manifest.model.dtype, manifest.limits.max_seq_len, lambda _: entries, target.name
-    )
+
+    def lowered(target: Target) -> Lowering:
+        """Of the engine's targets the one of that name, else one of its kind, else the first."""
+        kind = CPU if isinstance(target, CpuTarget) else CUDA
+        chosen = min(manifest.targets, key=lambda t: (t.name != target.name, t.kind != kind))
+        text = read_file(folder, manifest, f"{chosen.plans}/graph.llmc").decode()
+        return Lowering(read_entries(text), chosen.name)
+
+    model, names = manifest.model, tuple(t.name for t in manifest.targets)
+    return Subject(model.name, model.dtype, manifest.limits.max_seq_len, lowered, names)
 
 
 def read_entries(text: str) -> Entries:

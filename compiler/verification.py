@@ -13,7 +13,13 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from llmc.compiler.sources.model_config import one_line
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
+
+
+class VerificationError(Exception):
+    """There is nothing to compare, or no comparison; the message is one line for people."""
+
 
 Logits = npt.NDArray[np.float32]
 
@@ -53,9 +59,12 @@ def reference_model(source: ModelSource) -> PreTrainedModel:
     if source.format is SourceFormat.GGUF:
         where = {"pretrained_model_name_or_path": str(source.path.parent), "gguf_file": source.path.name}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        **where, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False, local_files_only=True
-    )
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            **where, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False, local_files_only=True
+        )
+    except Exception as error:  # transformers refuses checkpoints in whatever way it likes
+        raise VerificationError(f"{source.path}: transformers cannot load it: {one_line(error)}") from error
     model.train(False)
     return model
 
@@ -127,5 +136,9 @@ def _agreement(table: npt.NDArray[np.float64], gap: float) -> float:
 
 
 def read_texts(path: Path) -> list[str]:
-    """One text per line, empty lines left out."""
-    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    """One text per line, empty lines left out. Raises VerificationError, OSError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise VerificationError(f"{path}: not UTF-8: {error}") from error
+    return [line for line in text.splitlines() if line.strip()]

@@ -34,10 +34,13 @@ PASSAGES = (
 )
 
 
-def sequences(encode: Callable[[str], list[int]]) -> list[list[int]]:
-    """Token sequences of LENGTHS tokens each, cut from the passages (each starts where a text starts)."""
+def sequences(encode: Callable[[str], list[int]], longest: int) -> list[list[int]]:
+    """Token sequences of LENGTHS tokens each, cut from the passages (each starts where a text starts).
+
+    None has more than `longest` tokens.
+    """
     encoded = [encode(p) for p in PASSAGES]
-    return [_cut(encoded, i, length) for i, length in enumerate(LENGTHS)]
+    return [_cut(encoded, i, min(length, longest)) for i, length in enumerate(LENGTHS)]
 
 
 def _cut(encoded: Sequence[list[int]], first: int, length: int) -> list[int]:

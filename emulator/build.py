@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 TWIN_INCLUDE = ROOT / "include" / "llmc_emu"
-# No contraction: a twin rounds as its cubin does, which is compiled with --fmad=false.
+# No contraction, as NVRTC's --fmad=false: a twin rounds where the kernel rounds.
 _COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off", "-gdwarf-4")
 
 

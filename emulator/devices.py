@@ -36,6 +36,13 @@ H100 = Device("NVIDIA H100", 9, 0, 132, 80 * GIB, 50 << 20, 227 * KIB, 228 * KIB
 H200 = Device("NVIDIA H200", 9, 0, 132, 141 * GIB, 50 << 20, 227 * KIB, 228 * KIB)
 B200 = Device("NVIDIA B200", 10, 0, 148, 180 * GIB, 126 << 20, 227 * KIB, 228 * KIB)
 
+BY_NAME = {"a100": A100, "l40s": L40S, "rtx4090": RTX4090, "h100": H100, "h200": H200, "b200": B200}
+
+
+def for_arch(arch: str) -> Device | None:
+    """The first device of that very compute capability (sm_90a: 9.0)."""
+    return next((d for d in BY_NAME.values() if f"sm_{d.major}{d.minor}" == arch.rstrip("af")), None)
+
 
 def environment(devices: list[Device]) -> str:
     """The value of LLMC_EMU_DEVICES that makes the driver offer these devices."""

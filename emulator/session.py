@@ -199,13 +199,15 @@ class Emulator:
         )
         return out
 
-    def tensor_map(self, array: DeviceArray, box: tuple[int, ...], swizzle: int) -> bytes:
+    def tensor_map(self, array: DeviceArray, box: tuple[int, ...], swizzle: int, columns: int | None = None) -> bytes:
         """A tensor map over a row-major array of 1, 2 or 4-byte elements. box: rows first, as the shape;
-        swizzle: span in bytes (0, 32, 64, 128). Returns the 128 bytes a kernel takes by value."""
+        swizzle: span in bytes (0, 32, 64, 128); columns: of a row that count, where rows are padded.
+        Returns the 128 bytes a kernel takes by value."""
         kind = {1: 0, 2: 9, 4: 7}[array.dtype.itemsize]  # UINT8, BFLOAT16, FLOAT32
         rank = len(array.shape)
         dims = array.shape[::-1]
         strides = [array.dtype.itemsize * int(np.prod(dims[: i + 1])) for i in range(rank - 1)]
+        dims = (columns or dims[0], *dims[1:])
         raw = ctypes.create_string_buffer(192)
         start = -ctypes.addressof(raw) % 64
         self.call(

@@ -4,8 +4,9 @@ A test compares sizes and offsets with the C compiler's.
 """
 
 import ctypes
+import os
 from ctypes import POINTER, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
-from pathlib import Path
+from typing import BinaryIO
 
 from llmc.runtime.errors import AbiMismatch
 
@@ -59,13 +60,18 @@ class LlmcStep(ctypes.Structure):
     )
 
 
+class LlmcKvPool(ctypes.Structure):
+    """The KV blocks of one group."""
+
+    _fields_ = (("base", c_void_p), ("num_blocks", c_int64))
+
+
 class LlmcConfig(ctypes.Structure):
     """What the caller promises for the life of an engine."""
 
     _fields_ = (
         ("weights", c_void_p),
-        ("kv", c_void_p),
-        ("num_blocks", c_int64),
+        ("kv", POINTER(LlmcKvPool)),
         ("max_tokens", c_int32),
         ("max_seqs", c_int32),
         ("max_rows", c_int32),
@@ -75,13 +81,14 @@ class LlmcConfig(ctypes.Structure):
     )
 
 
-def load_library(path: Path) -> ctypes.CDLL:
-    """model.so with its functions typed. Raises AbiMismatch if it cannot be loaded or lacks a function."""
+def load_library(file: BinaryIO) -> ctypes.CDLL:
+    """An open model.so with its functions typed. Raises AbiMismatch if it cannot be loaded or lacks a function."""
     try:
-        library = ctypes.CDLL(_name_of_its_own(path.absolute()))
+        library = ctypes.CDLL(_name_of_its_own(file.fileno()))
         functions = {
             "llmc_abi_version": ((), c_uint32),
-            "llmc_kv_block_bytes": ((), c_int64),
+            "llmc_kv_groups": ((), c_int32),
+            "llmc_kv_block_bytes": ((c_int32,), c_int64),
             "llmc_arena_bytes": ((POINTER(LlmcConfig),), c_int64),
             "llmc_create": ((POINTER(LlmcConfig),), c_void_p),
             "llmc_destroy": ((c_void_p,), None),
@@ -92,16 +99,17 @@ def load_library(path: Path) -> ctypes.CDLL:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, result
     except (OSError, AttributeError) as error:
-        raise AbiMismatch(f"{path}: cannot be loaded: {error}") from error
+        raise AbiMismatch(f"{file.name}: cannot be loaded: {error}") from error
     return library
 
 
-def _name_of_its_own(path: Path) -> str:
-    """A spelling of the path that no other file has had in this process.
+def _name_of_its_own(descriptor: int) -> str:
+    """A name of an open file that no other file has had in this process.
 
-    The loader takes a name it has loaded before for the same library, although a build may have put another one there.
-    The inode, which stays taken while it is mapped, makes the difference: its bits are spelled as `/` and `/.`.
+    A path would not do: the loader expands a `$` in it, and takes a name it has loaded before for the same library,
+    although a build may have put another one there. A descriptor's name is free of both but for being used again; the
+    inode, which stays taken while it is mapped, makes the difference: its bits are spelled as `/` and `/.`.
     """
-    inode = path.stat().st_ino
+    inode = os.fstat(descriptor).st_ino
     bits = "".join("/." if inode >> bit & 1 else "/" for bit in range(inode.bit_length()))
-    return f"{path.parent}{bits}/{path.name}"
+    return f"/proc/self/fd{bits}/{descriptor}"

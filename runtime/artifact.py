@@ -7,9 +7,10 @@ one `EngineError` whose message says what, where, expected against got.
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from llmc.runtime.errors import (
     ChecksumMismatch,
@@ -61,8 +62,27 @@ class Artifact:
             raise FileMismatch(f"{self.folder}: the engine has no {name}")
         return confined(self.folder, name)
 
-    def read_text(self, name: str) -> str:
-        return self.path(name).read_text(encoding="utf-8")
+    def open_checked(self, name: str) -> BinaryIO:
+        """A file of the manifest, open at its start, whose bytes have just been found to be the build's.
+
+        Whatever lies at the path meanwhile, another engine even, what is read from it is this engine's. Raises
+        FileMismatch, ChecksumMismatch.
+        """
+        path = self.path(name)
+        with _readable(path):
+            file = path.open("rb")
+            try:
+                _check_digest(self.folder, self.manifest, name, digest(file.read()))
+                file.seek(0)
+            except BaseException:
+                file.close()
+                raise
+        return file
+
+    def read_bytes(self, name: str) -> bytes:
+        """All bytes of a file of the manifest, as the build wrote them. Raises FileMismatch, ChecksumMismatch."""
+        with self.open_checked(name) as file:
+            return file.read()
 
     def close(self) -> None:
         if not self.closed:
@@ -84,12 +104,13 @@ def open_artifact(
     start = time.perf_counter()
     manifest = read_manifest(folder)
     choice = choose_target(folder, manifest, machine or Machine.this(), device)
-    check_sizes(folder, manifest)
-    for name in (WEIGHTS, *_files_of(choice.target)):
-        if name not in manifest.files:
-            raise FileMismatch(f"{folder}: the engine has no {name}")
-    for name in sorted(set(manifest.files) - {WEIGHTS}):
-        _check_digest(folder, manifest, name, file_digest(confined(folder, name)))
+    with _readable(folder):
+        check_sizes(folder, manifest)
+        for name in (WEIGHTS, *_files_of(choice.target)):
+            if name not in manifest.files:
+                raise FileMismatch(f"{folder}: the engine has no {name}")
+        for name in sorted(set(manifest.files) - {WEIGHTS}):
+            _check_digest(folder, manifest, name, file_digest(confined(folder, name)))
     artifact = _map_weights(folder, manifest, choice)
     try:
         hashing = BackgroundDigest(artifact.weights.view)
@@ -110,6 +131,15 @@ def open_artifact(
     return artifact
 
 
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """OSError as FileMismatch: what cannot be read, or has just been taken away, is not what the manifest says."""
+    try:
+        yield
+    except OSError as error:
+        raise FileMismatch(f"{error.filename or path}: cannot be read: {error.strerror}") from error
+
+
 def _files_of(target: TargetEntry) -> tuple[str, ...]:
     """What a target cannot do without, beside the files that its plans name."""
     return (target.library,) if target.kind == CPU else (target.plan("prefill"), target.plan("decode"))
@@ -128,6 +158,28 @@ def _map_weights(folder: Path, manifest: Manifest, choice: Choice) -> Artifact:
             weights.close()
         raise
     return Artifact(folder, manifest, weights, choice.target, choice.passed_over)
+
+
+def identity(folder: Path) -> tuple[int, int] | None:
+    """Which folder lies at a path at the moment; None if there is none. A build that replaces an engine changes it."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def read_file(folder: Path, manifest: Manifest, name: str) -> bytes:
+    """A small file of an engine that is not opened, its checksum checked. Raises FileMismatch, ChecksumMismatch."""
+    if name not in manifest.files:
+        raise FileMismatch(f"{folder}: the engine has no {name}")
+    path = confined(folder, name)
+    if not path.is_file():
+        raise FileMismatch(f"{path}: missing; copy or build the engine again")
+    with _readable(path):
+        content = path.read_bytes()
+    _check_digest(folder, manifest, name, digest(content))
+    return content
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from llmc.runtime.artifact import CHAT_TEMPLATE, Artifact
-from llmc.runtime.errors import ChatTemplateError
+from llmc.runtime.errors import ChatTemplateError, ManifestInvalid
 from llmc.runtime.template_sandbox import MAX_CHARS, MAX_SECONDS, TemplateSandbox, render_capped
 from llmc.runtime.tokenizer import Tokenizer
 
@@ -33,16 +33,19 @@ class ChatTemplate:
         except (jinja2.TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template cannot be compiled: {_one_line(error)}") from error
 
-    @classmethod
-    def load(cls, artifact: Artifact, tokenizer: Tokenizer) -> "ChatTemplate | None":
+    @staticmethod
+    def source(artifact: Artifact, tokenizer: Tokenizer) -> str | None:
         """The engine's template, from chat_template.jinja or the tokenizer's config; None if it has none."""
         if artifact.has(CHAT_TEMPLATE):
-            return cls(artifact.read_text(CHAT_TEMPLATE), tokenizer)
+            try:
+                return artifact.read_bytes(CHAT_TEMPLATE).decode()
+            except UnicodeDecodeError as error:
+                raise ManifestInvalid(f"{artifact.path(CHAT_TEMPLATE)}: not UTF-8: {error}") from error
         source = tokenizer.config.get("chat_template")
         if isinstance(source, list):  # several, by name
             named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
             source = named.get("default")
-        return cls(source, tokenizer) if isinstance(source, str) else None
+        return source if isinstance(source, str) else None
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
         """The conversation as text, control tokens spelled out. For people; ids come from `encode`."""

@@ -1,16 +1,21 @@
 """Where steps run. The engine talks to the `Device` protocol; `CpuDevice` runs model.so, `cuda.device` cubins."""
 
 import ctypes
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
-from llmc.runtime.abi import LlmcConfig, load_library
+from llmc.runtime.abi import LlmcConfig, LlmcKvPool, load_library
 from llmc.runtime.artifact import Artifact
 from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
 from llmc.runtime.limits import LoadOptions, plan_limits
 from llmc.runtime.manifest import CUDA
 from llmc.runtime.memory import Pool, available_bytes
 from llmc.runtime.prepare import StepBuffers, StepLimits
+
+_LINE = 64  # bytes; pools are aligned to it
 
 
 def open_device(artifact: Artifact, options: LoadOptions) -> "Device":
@@ -33,13 +38,14 @@ class DeviceMemory:
 
 
 class Device(Protocol):
-    """Executes steps and owns the KV pool, the scratch memory and the sampler."""
+    """Executes steps and owns the KV pools, the scratch memory and the sampler."""
 
     @property
     def limits(self) -> StepLimits: ...
 
     @property
-    def num_blocks(self) -> int: ...
+    def num_blocks(self) -> tuple[int, ...]:
+        """Of every KV group's pool."""
 
     @property
     def memory(self) -> DeviceMemory: ...
@@ -55,27 +61,29 @@ class Device(Protocol):
 
 
 class CpuDevice:
-    """model.so over the mapped weights and a KV pool of `num_blocks` blocks.
+    """model.so over the mapped weights and a KV pool of so many blocks for each group.
 
     Raises EngineError subclasses.
     """
 
-    def __init__(self, artifact: Artifact, limits: StepLimits, num_blocks: int, threads: int) -> None:
+    def __init__(self, artifact: Artifact, limits: StepLimits, num_blocks: Sequence[int], threads: int) -> None:
         self._engine: int | None = None
         self.limits = limits
-        self.num_blocks = num_blocks
+        self.num_blocks = tuple(num_blocks)
         manifest, kv = artifact.manifest, artifact.target.kv
         library_path = artifact.path(artifact.target.library)
-        self._library = load_library(library_path)
+        with artifact.open_checked(artifact.target.library) as file:
+            self._library = load_library(file)
         abi = self._library.llmc_abi_version()
         if abi != manifest.abi:
             raise AbiMismatch(f"{library_path}: speaks step ABI {abi}, the manifest says {manifest.abi}")
-        block_bytes = self._library.llmc_kv_block_bytes()
-        if block_bytes != kv.block_bytes:
-            raise AbiMismatch(f"{library_path}: KV block of {block_bytes} bytes, not {kv.block_bytes}")
+        said = [group.block_bytes for group in kv.groups]
+        block_bytes = [self._library.llmc_kv_block_bytes(g) for g in range(self._library.llmc_kv_groups())]
+        if block_bytes != said:
+            raise AbiMismatch(f"{library_path}: KV blocks of {block_bytes} bytes by group, the manifest says {said}")
+        sizes = [-(-n * size // _LINE) * _LINE for n, size in zip(self.num_blocks, block_bytes, strict=True)]
         config = LlmcConfig(
             weights=artifact.weights.address,
-            num_blocks=num_blocks,
             max_tokens=limits.max_tokens,
             max_seqs=limits.max_seqs,
             max_rows=limits.max_rows,
@@ -84,12 +92,15 @@ class CpuDevice:
         )
         self.memory = DeviceMemory(
             weights_bytes=artifact.weights.data_bytes,
-            kv_bytes=num_blocks * block_bytes,
+            kv_bytes=sum(sizes),
             arena_bytes=self._library.llmc_arena_bytes(ctypes.byref(config)),
         )
         check_memory(self.memory)
         self._pool = Pool(self.memory.kv_bytes)
-        config.kv = self._pool.address
+        starts = [self._pool.address + offset for offset in accumulate(sizes, initial=0)]
+        pools = zip(starts, self.num_blocks, strict=False)
+        config.kv = (LlmcKvPool * len(sizes))(*(LlmcKvPool(base, count) for base, count in pools))
+        self._process = os.getpid()
         self._engine = self._library.llmc_create(ctypes.byref(config))
         if not self._engine:
             self._pool.close()
@@ -106,13 +117,19 @@ class CpuDevice:
 
     def close(self) -> None:
         if self._engine:
-            self._library.llmc_destroy(self._engine)
+            if self._process == os.getpid():  # a fork has none of the threads that this would wait for
+                self._library.llmc_destroy(self._engine)
             self._engine = None
             self._pool.close()
 
     def _run(self, entry: str, step: StepBuffers) -> None:
         if not self._engine:
             raise StepFailed("the engine is closed")
+        if self._process != os.getpid():
+            raise StepFailed(
+                f"the engine was loaded by process {self._process}, and a fork has none of its threads; load it in "
+                "the process that uses it"
+            )
         code = getattr(self._library, entry)(self._engine, ctypes.byref(step.struct))
         if code != 0:
             raise StepFailed(

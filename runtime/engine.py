@@ -19,14 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmc.runtime.answer import Answer
-from llmc.runtime.artifact import TOKENIZER, Artifact, open_artifact
+from llmc.runtime.artifact import TOKENIZER, Artifact, identity, open_artifact
 from llmc.runtime.blocks import BlockManager
 from llmc.runtime.chat import ChatTemplate, Message
 from llmc.runtime.commit import Commit
 from llmc.runtime.device import Device, open_device
-from llmc.runtime.errors import ChatTemplateError, InvalidParameter, RequestError, StepFailed
+from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, RequestError, StepFailed
 from llmc.runtime.features import Machine
 from llmc.runtime.handle import Live, RequestHandle
+from llmc.runtime.kv_pools import retentions
 from llmc.runtime.limits import LoadOptions
 from llmc.runtime.prepare import StepBuffers
 from llmc.runtime.request import FinishReason, Request, TokenHistory
@@ -48,8 +49,10 @@ class Engine:
         self.manifest = artifact.manifest
         self.device = device
         self.tokenizer = tokenizer
+        # Read now, because another engine may lie at the path later; compiled when it is first needed.
+        self._template_source = ChatTemplate.source(artifact, tokenizer) if tokenizer else None
         self._template: ChatTemplate | None = None
-        self._blocks = BlockManager(device.num_blocks, device.limits.block_tokens)
+        self._blocks = BlockManager(retentions(artifact.target.kv, device.limits.max_tokens), device.num_blocks)
         self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
         self._buffers = StepBuffers(device.limits)
         self._commit = Commit(self._scheduler, self._buffers)
@@ -70,18 +73,32 @@ class Engine:
         threads: int | None = None,
         kv_memory: int | None = None,
         device: str | None = None,
+        serial: bool = False,
         machine: Machine | None = None,
     ) -> "Engine":
         """Check an engine folder, map its weights, get its device ready.
 
         `max_batch`, `max_seq_len` and `max_tokens` (per step) lie within the envelope the engine was built
         for and default to it; `max_rows` bounds how many rows of logits one step can return (default:
-        `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pool in bytes and defaults
+        `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pools in bytes and defaults
         to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
-        target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. Raises
-        EngineError subclasses, InvalidParameter.
+        target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. With
+        `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. Raises EngineError
+        subclasses, InvalidParameter.
         """
-        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory)
+        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial)
+        folder = Path(path)
+        while True:
+            before = identity(folder)
+            try:
+                return cls._load(folder, options, machine, device)
+            except EngineError:
+                # A build may have put another engine there between two files: no damage, a reason to begin anew.
+                if identity(folder) == before:
+                    raise
+
+    @classmethod
+    def _load(cls, folder: Path, options: LoadOptions, machine: Machine | None, device: str | None) -> "Engine":
         tokenizers: list[Tokenizer] = []
         devices: list[Device] = []
 
@@ -92,7 +109,7 @@ class Engine:
 
         artifact: Artifact | None = None
         try:
-            artifact = open_artifact(Path(path), machine, while_hashing, device)
+            artifact = open_artifact(folder, machine, while_hashing, device)
             return cls(artifact, devices[0], devices[0].limits.max_seqs, tokenizers[0] if tokenizers else None)
         except BaseException:
             for opened in devices:
@@ -218,11 +235,12 @@ class Engine:
     def chat_template(self) -> ChatTemplate:
         """Raises ChatTemplateError if the model has none."""
         if self._template is None:
-            self._template = ChatTemplate.load(self.artifact, self._need_tokenizer())
-        if self._template is None:
-            raise ChatTemplateError(
-                f"{self.artifact.folder}: the model has no chat template; use --raw to continue plain text"
-            )
+            tokenizer = self._need_tokenizer()
+            if self._template_source is None:
+                raise ChatTemplateError(
+                    f"{self.artifact.folder}: the model has no chat template; use --raw to continue plain text"
+                )
+            self._template = ChatTemplate(self._template_source, tokenizer)
         return self._template
 
     def logits(
@@ -246,6 +264,7 @@ class Engine:
 
     @property
     def num_free_blocks(self) -> int:
+        """KV blocks of all groups that no request holds or was promised."""
         return self._blocks.num_free
 
     def check_integrity(self) -> None:

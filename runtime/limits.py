@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from llmc.runtime.errors import InvalidParameter, NotEnoughMemory
-from llmc.runtime.manifest import KvLayout, Manifest, TargetEntry
+from llmc.runtime.kv_layout import KvLayout
+from llmc.runtime.kv_pools import size_pools
+from llmc.runtime.manifest import Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes, usable_cores
 from llmc.runtime.prepare import StepLimits
 
@@ -21,14 +23,15 @@ class LoadOptions:
     max_rows: int | None = None
     threads: int | None = None
     kv_memory: int | None = None
+    serial: bool = False
 
 
 @dataclass(frozen=True)
 class LimitPlan:
-    """Sizes of the device to create."""
+    """Sizes of the device to create. `num_blocks`: of every KV group's pool."""
 
     step: StepLimits
-    num_blocks: int
+    num_blocks: tuple[int, ...]
     threads: int
 
 
@@ -54,22 +57,24 @@ def plan_step(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> 
     max_rows = within("max_rows", options.max_rows, min(max_batch, max_tokens), max_tokens)
     if max_rows < max_batch:
         raise InvalidParameter(f"max_rows is {max_rows}, but each of max_batch {max_batch} requests needs one")
-    return StepLimits(max_tokens, max_batch, max_rows, max_seq_len, target.kv.block_tokens)
+    kv = target.kv
+    return StepLimits(max_tokens, max_batch, max_rows, max_seq_len, kv.block_tokens, len(kv.groups))
 
 
 def asked_kv_memory(kv_memory: int) -> int:
-    """Bytes of KV pool that a caller asks for. Raises InvalidParameter."""
+    """Bytes of KV pools that a caller asks for. Raises InvalidParameter."""
     return within("kv_memory", kv_memory, 0, _MAX_KV_BYTES)
 
 
-def num_blocks(kv: KvLayout, step: StepLimits, budget: int, source: str) -> int:
-    """Blocks of a pool of at most `budget` bytes, no more than a full batch can use.
+def num_blocks(kv: KvLayout, step: StepLimits, budget: int, source: str) -> tuple[int, ...]:
+    """Blocks of each group's pool, of at most `budget` bytes together, no more than a full batch can use.
 
-    Raises NotEnoughMemory, naming the budget's `source`, if not one fits.
+    Raises NotEnoughMemory, naming the budget's `source`, if not one of each fits.
     """
-    blocks = min(step.max_seqs * step.blocks_per_seq, budget // kv.block_bytes)
-    if blocks < 1:
-        raise NotEnoughMemory(f"{source} is {budget} bytes, one KV block needs {kv.block_bytes}")
+    blocks = size_pools(kv, step, budget)
+    if blocks is None:
+        least = " + ".join(str(group.block_bytes) for group in kv.groups)
+        raise NotEnoughMemory(f"{source} is {budget} bytes, one KV block of each group needs {least}")
     return blocks
 
 

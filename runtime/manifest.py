@@ -6,15 +6,12 @@ Everything a loader must know before it reads anything large (docs/engine.md).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-FORMAT = 2
-ABI = 1
+from llmc.runtime.bounds import at_least
+from llmc.runtime.kv_layout import KvLayout
+
+FORMAT = 3
+ABI = 2
 CPU, CUDA = "cpu", "cuda"
-
-
-def _at_least(low: int, **fields: int | None) -> None:
-    for name, value in fields.items():
-        if value is not None and value < low:
-            raise ValueError(f"{name} is {value}, must be at least {low}")
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class ModelSummary:
     max_seq_len: int
 
     def __post_init__(self) -> None:
-        _at_least(
+        at_least(
             1,
             vocab_size=self.vocab_size,
             num_valid_tokens=self.num_valid_tokens,
@@ -52,43 +49,7 @@ class Limits:
     max_tokens: int
 
     def __post_init__(self) -> None:
-        _at_least(1, max_seq_len=self.max_seq_len, max_batch=self.max_batch, max_tokens=self.max_tokens)
-
-
-@dataclass(frozen=True)
-class KvSlot:
-    """One attention layer's share of a KV block; `window` is its sliding window in tokens, if it has one."""
-
-    layer: str
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    dtype: str
-    window: int | None
-
-    def __post_init__(self) -> None:
-        _at_least(1, kv_heads=self.kv_heads, head_dim=self.head_dim, value_dim=self.value_dim, window=self.window)
-
-
-@dataclass(frozen=True)
-class KvLayout:
-    """Shape of the KV pool.
-
-    Block b starts at `b * block_bytes` and holds `block_tokens` positions of every slot.
-    """
-
-    block_tokens: int
-    block_bytes: int
-    bytes_per_token: int
-    slots: tuple[KvSlot, ...]
-
-    def __post_init__(self) -> None:
-        _at_least(
-            1,
-            block_tokens=self.block_tokens,
-            block_bytes=self.block_bytes,
-            bytes_per_token=self.bytes_per_token,
-        )
+        at_least(1, max_seq_len=self.max_seq_len, max_batch=self.max_batch, max_tokens=self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -103,7 +64,10 @@ class ArenaBytes:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes known at build, from which the largest concurrency can be proved."""
+    """Bytes known at build, from which (and from `kv`) the largest concurrency can be proved.
+
+    `kv_bytes_per_token`: of a position while all KV groups keep it.
+    """
 
     weights_bytes: int
     kv_bytes_per_token: int
@@ -153,7 +117,7 @@ class SpecialTokens:
     add_bos: bool
 
     def __post_init__(self) -> None:
-        _at_least(0, bos=self.bos, pad=self.pad)
+        at_least(0, bos=self.bos, pad=self.pad)
         if any(token < 0 for token in self.eos):
             raise ValueError(f"eos has a negative id: {list(self.eos)}")
         if self.add_bos and self.bos is None:
@@ -183,7 +147,7 @@ class FileEntry:
     blake3: str
 
     def __post_init__(self) -> None:
-        _at_least(0, bytes=self.bytes)
+        at_least(0, bytes=self.bytes)
         if len(self.blake3) != 64 or set(self.blake3) - set("0123456789abcdef"):
             raise ValueError(f"blake3 {self.blake3!r} is not 64 hex digits")
 

@@ -8,18 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmc.runtime.abi import MAX_LOGPROBS, LlmcSampling, LlmcStep
+from llmc.runtime.blocks import NO_BLOCK, BlockTable
 from llmc.runtime.schedule import Batch, Chunk
 
 
 @dataclass(frozen=True)
 class StepLimits:
-    """The largest step: T tokens of S sequences with R rows of logits, none longer than `max_seq_len`."""
+    """The largest step: T tokens of S sequences with R rows of logits, none longer than `max_seq_len`.
+
+    A sequence has a table of blocks of `block_tokens` positions for each of `kv_groups` groups.
+    """
 
     max_tokens: int
     max_seqs: int
     max_rows: int
     max_seq_len: int
     block_tokens: int
+    kv_groups: int
 
     @property
     def blocks_per_seq(self) -> int:
@@ -38,7 +43,7 @@ class StepBuffers:
         self.token_ids = np.zeros(tokens, np.int32)
         self.positions = np.zeros(tokens, np.int32)
         self.seq_starts = np.zeros(seqs + 1, np.int32)
-        self.block_tables = np.zeros((seqs, limits.blocks_per_seq), np.int32)
+        self.block_tables = np.full((limits.kv_groups, seqs, limits.blocks_per_seq), NO_BLOCK, np.int32)
         self.rows = np.zeros(rows, np.int32)
         self.sampling = (LlmcSampling * rows)()
         self.out_tokens = np.zeros(rows, np.int32)
@@ -61,7 +66,7 @@ class StepBuffers:
         for chunk in batch.chunks:
             tokens = chunk.request.tokens
             ids = tokens.ids[chunk.start : chunk.start + chunk.count]
-            self._add_sequence(ids, chunk.start, chunk.blocks.block_ids)
+            self._add_sequence(ids, chunk.start, chunk.blocks)
             if chunk.samples:
                 self.rows[self.num_rows] = self.num_tokens - 1
                 self.sampling[self.num_rows] = chunk.request.sampling.at(tokens.address, len(tokens))
@@ -73,7 +78,7 @@ class StepBuffers:
         self,
         ids: NDArray[np.int32],
         start: int,
-        block_ids: Any,
+        blocks: BlockTable,
         rows: NDArray[np.int32],
         logits: NDArray[np.float32],
     ) -> None:
@@ -82,7 +87,7 @@ class StepBuffers:
         Raw logits of `rows` (offsets in the chunk) go to `logits` [R, vocab].
         """
         self._clear()
-        self._add_sequence(ids, start, block_ids)
+        self._add_sequence(ids, start, blocks)
         self.num_rows = len(rows)
         self.rows[: self.num_rows] = rows
         self._finish(self._no_sampling, _address(logits))
@@ -90,11 +95,13 @@ class StepBuffers:
     def _clear(self) -> None:
         self.num_tokens = self.num_seqs = self.num_rows = 0
 
-    def _add_sequence(self, ids: NDArray[np.int32], start: int, block_ids: Any) -> None:
+    def _add_sequence(self, ids: NDArray[np.int32], start: int, blocks: BlockTable) -> None:
         first, end = self.num_tokens, self.num_tokens + len(ids)
         self.token_ids[first:end] = ids
         self.positions[first:end] = start if len(ids) == 1 else np.arange(start, start + len(ids), dtype=np.int32)
-        self.block_tables[self.num_seqs, : len(block_ids)] = block_ids
+        for group in range(self.limits.kv_groups):
+            ids_of_blocks = blocks.block_ids(group)
+            self.block_tables[group, self.num_seqs, : len(ids_of_blocks)] = ids_of_blocks
         self.num_tokens = end
         self.num_seqs += 1
         self.seq_starts[self.num_seqs] = end

@@ -15,6 +15,7 @@ from llmc.runtime.chat import Message
 from llmc.runtime.console import Interrupts, printable
 from llmc.runtime.engine import Engine
 from llmc.runtime.errors import RequestError
+from llmc.runtime.manifest import CPU
 from llmc.runtime.request import FinishReason
 from llmc.runtime.results import Completion
 from llmc.runtime.sampling import SamplingParams
@@ -34,6 +35,7 @@ class RunOptions:
     raw: bool = False  # continue plain text instead of chatting
     quiet: bool = False  # print the answer's text alone
     threads: int | None = None
+    device: str | None = None  # a kind of target: cpu or cuda
 
 
 def run(options: RunOptions, out: TextIO | None = None, read_line: Callable[[str], str] = input) -> int:
@@ -42,7 +44,10 @@ def run(options: RunOptions, out: TextIO | None = None, read_line: Callable[[str
     `read_line(prompt)` gives the chat's next line and raises EOFError at its end, as `input` does.
     """
     out = out or sys.stdout
-    with Engine.load(options.engine, threads=options.threads, max_batch=1) as engine:
+    with Engine.load(options.engine, threads=options.threads, max_batch=1, device=options.device) as engine:
+        if engine.artifact.target.kind == CPU and not options.quiet:
+            for reason in engine.artifact.passed_over:
+                print(f"on the CPU: {reason}", file=sys.stderr)
         session = _Session(engine, options, out)
         if options.prompt is not None:
             return session.answer_once(options.prompt)

@@ -2,7 +2,7 @@
 
 Each step: every decoding request gets its token first; then prompts that are under way get chunks, oldest
 first; then waiting requests are admitted in order of arrival while blocks, places and the token budget last.
-A request is admitted only if the pool can hold its tokens and the next one. If a decoding request finds the
+A request is admitted only if the pools can hold its tokens and the next one. If a decoding request finds a
 pool dry, the youngest running request gives up its blocks and is recomputed later: since a token's choice
 depends on its position and its history alone, the answer stays the same.
 """
@@ -57,8 +57,8 @@ class Scheduler:
 
     @property
     def max_len(self) -> int:
-        """The longest sequence, prompt and output together, that the envelope and the pool hold."""
-        return min(self.max_seq_len, self.blocks.capacity_tokens)
+        """The longest sequence, prompt and output together, that the envelope and the pools hold."""
+        return self.blocks.longest(self.max_seq_len)
 
     @property
     def idle(self) -> bool:
@@ -70,12 +70,9 @@ class Scheduler:
             raise PromptTooLong(
                 f"the prompt has {prompt_len} tokens and needs room for one more; max_seq_len is {self.max_seq_len}"
             )
-        if prompt_len + 1 > self.blocks.capacity_tokens:
-            raise PromptTooLong(
-                f"the prompt has {prompt_len} tokens and needs {self.blocks.blocks_for(prompt_len + 1)} KV "
-                f"blocks; the pool has {self.blocks.num_blocks} of {self.blocks.block_tokens} tokens; "
-                "load with more kv_memory"
-            )
+        shortage = self.blocks.shortage(prompt_len + 1)
+        if shortage is not None:
+            raise PromptTooLong(f"the prompt has {prompt_len} tokens and needs {shortage}; load with more kv_memory")
 
     def add(self, request: Request) -> None:
         """Queue a new request. Raises PromptTooLong."""
@@ -114,10 +111,11 @@ class Scheduler:
         return Batch(tuple(chunks))
 
     def computed(self, batch: Batch) -> None:
-        """Record that the batch's keys and values are in the cache."""
+        """Record that the batch's keys and values are in the cache, and give back blocks behind the windows."""
         for chunk in batch.chunks:
             if chunk.request.state is RequestState.RUNNING:
                 chunk.request.num_computed = chunk.start + chunk.count
+                self.blocks.computed(chunk.blocks, chunk.request.num_computed)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless queues, states and blocks agree."""
@@ -127,8 +125,7 @@ class Scheduler:
         assert all(r.state is RequestState.RUNNING and r.blocks is not None for r in self.running)
         arrivals = [r.arrival for r in [*self.running, *self.waiting]]
         assert arrivals == sorted(arrivals), "a younger request overtook an older one"
-        held = sum(len(r.blocks) for r in self.running if r.blocks is not None)
-        assert held + self.blocks.num_free == self.blocks.num_blocks, "blocks leaked"
+        assert self.blocks.tables == {r.blocks for r in self.running}, "blocks leaked"
 
     def _decode_chunks(self) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -138,7 +135,7 @@ class Scheduler:
         return chunks
 
     def _make_room(self, request: Request) -> bool:
-        """Blocks for the request's pending token, if need be from younger ones.
+        """Room for the request's pending token, if need be from younger ones.
 
         False if it was itself preempted.
         """
@@ -171,6 +168,7 @@ class Scheduler:
         assert request.blocks is not None
         count = min(request.num_pending, budget)
         samples = count == request.num_pending
+        self.blocks.take(request.blocks, request.num_computed + count)
         chunks.append(Chunk(request, request.blocks, request.num_computed, count, samples))
         return count
 

@@ -68,10 +68,7 @@ class Scorer:
         counts = self._check_chunks(chunks, length) if chunks is not None else self._default_chunks(length, rows)
         table = self._blocks.allocate(length)
         if table is None:
-            raise PromptTooLong(
-                f"the sequence needs {self._blocks.blocks_for(length)} KV blocks, {self._blocks.num_free} of "
-                f"{self._blocks.num_blocks} are free"
-            )
+            raise PromptTooLong(f"the sequence has {length} tokens and needs {self._blocks.shortage(length, now=True)}")
         buffer = np.empty((min(limits.max_rows, length), self._vocab_size), np.float32)
         try:
             start = 0
@@ -83,8 +80,10 @@ class Scorer:
                         f"a chunk wants {len(inside)} rows of logits, max_rows is {limits.max_rows}; load with more"
                     )
                 offsets = np.asarray(inside, dtype=np.int32) - start
-                self._buffers.fill_scoring(ids[start:end], start, table.block_ids, offsets, buffer)
+                self._blocks.take(table, end)
+                self._buffers.fill_scoring(ids[start:end], start, table, offsets, buffer)
                 (self._device.decode if count == len(inside) == 1 else self._device.prefill)(self._buffers)
+                self._blocks.computed(table, end)
                 if inside:
                     yield inside, buffer[: len(inside)]
                 start = end

@@ -29,8 +29,9 @@ class TemplateRefused(jinja2.TemplateError):
     """`raise_exception(message)` of a template, or a cap that it hit."""
 
 
-class _TimeUp(SystemExit):
-    """Thrown into the rendering thread: no `except Exception` catches it, and no thread reports it when it ends."""
+# Thrown into the rendering thread: no `except Exception` catches it, and a thread that it ends does not report it (it
+# would report a subclass).
+_TimeUp = SystemExit
 
 
 class _Generation(Extension):

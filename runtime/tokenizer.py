@@ -18,7 +18,7 @@ from typing import Any
 import tokenizers
 
 from llmc.runtime.artifact import TOKENIZER, TOKENIZER_CONFIG, Artifact
-from llmc.runtime.errors import InvalidParameter, ManifestInvalid
+from llmc.runtime.errors import EngineError, InvalidParameter, ManifestInvalid
 from llmc.runtime.manifest import SpecialTokens
 
 # Noncharacters of Unicode: never text that is interchanged.
@@ -55,11 +55,13 @@ class Tokenizer:
         path = artifact.path(TOKENIZER)
         config: Any = {}
         try:
-            inner = tokenizers.Tokenizer.from_file(str(path))
+            inner = tokenizers.Tokenizer.from_buffer(artifact.read_bytes(TOKENIZER))
+        except EngineError:
+            raise
         except Exception as error:  # the library raises plain Exception
             raise ManifestInvalid(f"{path}: not a tokenizer: {error}") from error
         if artifact.has(TOKENIZER_CONFIG):
-            config = _read_config(artifact.path(TOKENIZER_CONFIG))
+            config = _read_config(artifact.path(TOKENIZER_CONFIG), artifact.read_bytes(TOKENIZER_CONFIG))
         return cls(inner, artifact.manifest.tokens, config)
 
     def encode(self, text: str) -> list[int]:
@@ -185,10 +187,10 @@ def _byte_fallback_ids(inner: tokenizers.Tokenizer) -> frozenset[int]:
     return frozenset(token for token in ids if token is not None)
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def _read_config(path: Path, text: bytes) -> Mapping[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ManifestInvalid(f"{path}: cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise ManifestInvalid(f"{path}: expected an object, got {type(config).__name__}")

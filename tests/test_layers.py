@@ -18,16 +18,17 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "llmc.runtime": ("llmc.runtime",),
     "llmc.compiler.ir": ("llmc.compiler.ir",),
     "llmc.passes": ("llmc.passes", "llmc.compiler.ir"),
-    "llmc.codegen": ("llmc.codegen", "llmc.compiler.ir"),
+    "llmc.codegen": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.kv_layout"),
     # the engine's schema is owned by its reader
     "llmc.codegen.package": (
         "llmc.codegen",
         "llmc.compiler.ir",
         "llmc.runtime.artifact",
+        "llmc.runtime.kv_layout",
         "llmc.runtime.manifest",
         "llmc.runtime.staging",
     ),
-    "llmc.codegen.cuda": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.cuda.plan"),
+    "llmc.codegen.cuda": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.cuda.plan", "llmc.runtime.manifest"),
     "llmc.emulator": ("llmc.emulator",),
     "llmc.compiler": ("llmc",),
 }

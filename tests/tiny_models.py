@@ -120,6 +120,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "granite",
         _gqa(embedding_multiplier=3.0, residual_multiplier=0.4, logits_scaling=5.0, attention_multiplier=0.3),
     ),
+    "granite_swa": (
+        "granite_swa",
+        _gqa(
+            sliding_window=8,
+            layer_types=["full_attention", "sliding_attention"],
+            layer_rope_theta=[1000.0, 0.0],
+            embedding_multiplier=3.0,
+            residual_multiplier=0.4,
+            logits_scaling=5.0,
+            attention_multiplier=0.3,
+        ),
+    ),
     "stablelm": ("stablelm", _gqa(use_qkv_bias=True, qk_layernorm=True, use_parallel_residual=True)),
     "smollm3": ("smollm3", _gqa(no_rope_layers=[1, 0])),
     "phi": ("phi", _gqa(qk_layernorm=True)),

@@ -39,7 +39,7 @@ EXPORT int time_attention(int bf16, int q_heads, int kv_heads, int d, int64_t le
   for (int r = 0; r < rows; ++r) positions[r] = (int32_t)(length - rows + r);
   const int32_t starts[2] = {0, rows};
   const KvPool pool{kv, block_bytes, table, (length + BLOCK - 1) / BLOCK};
-  const AttentionShape shape{q_heads, 0.125f, 0.0f, 0, nullptr, nullptr};
+  const AttentionShape shape{q_heads, 0.125f, 0.0f, 0, 0, nullptr, nullptr};
   const AttentionBatch batch{1, starts, positions};
   void* scratch = malloc(attention_scratch_bytes(threads, q_heads, kv_heads, d, length));
   auto run = [&](auto format) {

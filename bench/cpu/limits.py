@@ -1,6 +1,8 @@
 """What this machine can do at most, measured: reading memory and multiplying.
 
-python bench/cpu/limits.py [--threads N] [--mb N]
+python bench/cpu/limits.py [--threads N] [--mb N] [--json FILE]
+
+With --json the figures are kept for `llmc build --limits FILE` and `llmc inspect --roofline --limits FILE`.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ import ctypes
 import enum
 import mmap
 import os
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from native import load_native
 
+from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.cpu.target import CpuTarget
+from llmc.codegen.roofline import Peaks
 from llmc.compiler.targets import find_target
 
 Seconds = npt.NDArray[np.float64]
@@ -77,6 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--mb", type=int, default=270, help="size of the read")
+    parser.add_argument("--json", type=Path, help="also write bandwidth (the median) and peaks to this file")
     args = parser.parse_args()
     target = find_target("cpu")
     limits = Limits(target, args.threads)
@@ -84,9 +91,23 @@ def main() -> None:
     rates = np.sort(data.size / limits.read(data.ctypes.data, data.size, 20) / 1e9)
     print(f"{target.mcpu}, {args.threads} threads, load average {os.getloadavg()[0]:.1f}")
     print(f"read {args.mb} MB: median {np.median(rates):.1f} GB/s, {rates[0]:.1f}..{rates[-1]:.1f}")
-    for kind in Peak:
-        if rate := limits.peak(kind):
+    peaks = {kind: limits.peak(kind) for kind in Peak}
+    for kind, rate in peaks.items():
+        if rate:
             print(f"{kind.name.lower():9} {rate / 1e9:7.0f} Gop/s")
+    if args.json:
+        found = MeasuredLimits(target.mcpu, args.threads, float(np.median(rates)) * 1e9, roofline_peaks(peaks))
+        args.json.write_text(found.to_json())
+
+
+def roofline_peaks(measured: Mapping[Peak, float]) -> Peaks:
+    """By the format of a linear's operands; what a machine has no instruction for is widened to float32."""
+    fma = measured[Peak.FMA]
+    return Peaks(
+        f32=fma or None,
+        bf16=max(fma, measured[Peak.BF16_DOT], measured[Peak.AMX_BF16]) or None,
+        s8=max(fma, measured[Peak.INT8_DOT], measured[Peak.AMX_INT8]) or None,
+    )
 
 
 if __name__ == "__main__":

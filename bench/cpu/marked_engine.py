@@ -83,7 +83,7 @@ class MarkedEngine:
     def __init__(self, folder: Path, threads: int, cpu_time: bool) -> None:
         """`cpu_time`: marks tell each thread's own CPU time, which other processes do not lengthen much."""
         artifact = open_artifact(folder, device="cpu")
-        sources = {p.name: p.read_text() for p in (folder / "kernels/cpu/src").iterdir()}
+        sources = {p.name: p.read_text() for p in (folder / artifact.target.kernels / "src").iterdir()}
         sources["model.cpp"], self.marks = mark_sources(sources["model.cpp"])
         sources["step_marks.h"] = (Path(__file__).parent / "step_marks.h").read_text()
         self._folder = tempfile.TemporaryDirectory(prefix="llmc-marked-")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+
+from llmc.codegen.strided import Strided
+from llmc.codegen.strided import dense as row_major
 
 
 @dataclass(frozen=True)
@@ -16,42 +18,35 @@ class Ref:
     strides: tuple[int, ...]
 
     @property
+    def at(self) -> Strided:
+        """The walk from the pointer on."""
+        return Strided(0, self.shape, self.strides)
+
+    @property
     def size(self) -> int:
-        return prod(self.shape)
+        return self.at.size
 
     @property
     def contiguous(self) -> bool:
-        return all(
-            s == want for s, want, d in zip(self.strides, _row_major(self.shape), self.shape, strict=True) if d > 1
-        )
+        return self.at.whole
 
     def broadcast(self, shape: tuple[int, ...]) -> Ref:
         """The same elements under a shape they broadcast to (stride 0 where a dim repeats)."""
-        lead = len(shape) - len(self.shape)
-        strides = tuple(
-            0 if i < lead or (self.shape[i - lead] == 1 and d != 1) else self.strides[i - lead]
-            for i, d in enumerate(shape)
-        )
-        return Ref(self.pointer, shape, strides)
+        return self._walked(self.at.broadcast(shape))
 
     def permuted(self, perm: Sequence[int]) -> Ref:
-        return Ref(self.pointer, tuple(self.shape[p] for p in perm), tuple(self.strides[p] for p in perm))
+        return self._walked(self.at.permuted(perm))
 
     def sliced(self, axis: int, start: int, stop: int, step: int) -> Ref:
-        shape, strides = list(self.shape), list(self.strides)
-        offset = start * strides[axis]
-        shape[axis] = len(range(start, stop, step))
-        strides[axis] *= step
-        pointer = f"({self.pointer} + {offset})" if offset else self.pointer
-        return Ref(pointer, tuple(shape), tuple(strides))
+        return self._walked(self.at.sliced(axis, start, stop, step))
+
+    def _walked(self, at: Strided) -> Ref:
+        pointer = f"({self.pointer} + {at.offset})" if at.offset else self.pointer
+        return Ref(pointer, at.shape, at.strides)
 
 
 def dense(pointer: str, shape: tuple[int, ...]) -> Ref:
-    return Ref(pointer, shape, _row_major(shape))
-
-
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+    return Ref(pointer, shape, row_major(shape).strides)
 
 
 def collapse(refs: Sequence[Ref]) -> list[Ref]:

@@ -13,18 +13,18 @@ from llmc.codegen.buffers import row_symbol
 from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
 from llmc.codegen.cpu.expression import literal
 from llmc.codegen.cpu.formats import operand_format, row_bytes
+from llmc.codegen.cpu.kv import kv_arguments, slot_bytes
 from llmc.codegen.cpu.rows_kernel import Parameter, RowsKernel, write_rows
+from llmc.codegen.kv_groups import KvGroups, Place, cache_slots, group_slots
 from llmc.codegen.memory import RowKind
 from llmc.codegen.plan import Launch, Plan, make_plan
 from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.ir.graph import Graph, IRError, Node, Value
-from llmc.compiler.ir.ops.attention import KvWrite, PagedAttention
+from llmc.compiler.ir.ops.attention import PagedAttention
 from llmc.compiler.ir.ops.constant import Weight, WeightExpr
 from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample, Scheme
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.compiler.ir.types import TensorType
 
-BLOCK_TOKENS = 32
-LINE = 64
 MAX_HEAD_DIM = 1024  # templates/cpu/attention_split.h
 _INPUTS = {"ids": "s.in.token_ids", "positions": "s.in.positions", "rows": "s.in.rows", "seqs": "s.engine.seqs"}
 _REGION = {
@@ -34,38 +34,12 @@ _REGION = {
 
 
 @dataclass(frozen=True)
-class KvSlot:
-    """One attention layer's place inside a KV block."""
-
-    layer: str
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    dtype: DType
-    window: int | None
-    offset: int
-
-    @property
-    def num_bytes(self) -> int:
-        size = self.dtype.num_bytes
-        keys = self.head_dim if self.dtype is DType.F32 else -(-self.head_dim // 2) * 2
-        values = -(-self.value_dim // 16) * 16
-        return self.kv_heads * BLOCK_TOKENS * (keys + values) * size
-
-    @property
-    def cpp(self) -> str:
-        kind = "KvF32" if self.dtype is DType.F32 else "KvBf16"
-        return f"KvSlot<{kind}>{{{self.offset}, {self.kv_heads}, {self.head_dim}, {self.value_dim}}}"
-
-
-@dataclass(frozen=True)
 class Model:
     """Generated sources by file name, plans by entry, and what the manifest says of memory."""
 
     sources: dict[str, str]
     plans: dict[str, Plan]
-    kv_slots: tuple[KvSlot, ...]
-    kv_block_bytes: int
+    kv: KvGroups
     arena_per_token: int
     arena_per_row: int
 
@@ -78,31 +52,6 @@ class _Source:
     epilogues: dict[str, Epilogue] = field(default_factory=dict)
 
 
-def kv_slots(graph: Graph) -> tuple[tuple[KvSlot, ...], int]:
-    """The slots of a graph's cache writes, in order, and the bytes of a block."""
-    windows = {n.op.slot: n.op.mask.window for n in graph.nodes if isinstance(n.op, PagedAttention)}
-    locs = {n.op.slot: n.loc for n in graph.nodes if isinstance(n.op, PagedAttention)}
-    slots: list[KvSlot] = []
-    offset = 0
-    for write, k, v in _kv_writes(graph):
-        (_, heads, head_dim), value_dim = k.shape, v.shape[2]
-        slot = KvSlot(
-            locs[write.slot], _int(heads), _int(head_dim), _int(value_dim), write.dtype, windows[write.slot], offset
-        )
-        slots.append(slot)
-        offset += -(-slot.num_bytes // LINE) * LINE
-    return tuple(slots), offset
-
-
-def _kv_writes(graph: Graph) -> list[tuple[KvWrite, TensorType, TensorType]]:
-    found = []
-    for node in graph.nodes:
-        for inner in node.op.body.nodes if isinstance(node.op, Rows) else ():
-            if isinstance(inner.op, KvWrite):
-                found.append((inner.op, inner.inputs[1].tensor, inner.inputs[2].tensor))
-    return sorted(found, key=lambda f: f[0].slot)
-
-
 def render(
     name: str,
     target: str,
@@ -111,22 +60,22 @@ def render(
     num_valid_tokens: int,
 ) -> Model:
     """The engine's C++ and plans. IRError names a node that has no CPU code."""
-    slots, block_bytes = kv_slots(entries[0])
+    kv = group_slots(cache_slots(entries[0]), slot_bytes)
     source = _Source()
     plans, rendered = {}, []
     for graph in entries:
-        writer = _Entry(graph, weights, slots, source)
+        writer = _Entry(graph, weights, kv.places, source)
         plans[graph.name] = writer.plan
         rendered.append({"name": graph.name, "launches": writer.launches()})
     per_token = max(p.per_token for p in plans.values())
     per_row = max(p.per_row for p in plans.values())
     constants = {
-        "kv_block_bytes": block_bytes,
+        "kv_groups": kv.groups,
         "per_token": per_token,
         "per_row": per_row,
         "vocab": _vocab(entries[0]),
         "valid_tokens": num_valid_tokens,
-        "attention": _attention_shapes(entries[0], slots),
+        "attention": _attention_shapes(entries[0], kv.places),
     }
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_template("model.cpp.j2"))
@@ -139,7 +88,7 @@ def render(
         entries=rendered,
     )
     sources = {"model.cpp": text + "\n"} | {h: _template(h) for h in _headers()}
-    return Model(sources, plans, slots, block_bytes, per_token, per_row)
+    return Model(sources, plans, kv, per_token, per_row)
 
 
 def _template(name: str) -> str:
@@ -156,9 +105,9 @@ def _vocab(graph: Graph) -> int:
     return _int(sample.inputs[0].tensor.shape[1])
 
 
-def _attention_shapes(graph: Graph, slots: tuple[KvSlot, ...]) -> list[dict[str, int]]:
+def _attention_shapes(graph: Graph, places: tuple[Place, ...]) -> list[dict[str, int]]:
     shapes = {
-        (_int(n.inputs[1].tensor.shape[1]), slots[n.op.slot].kv_heads, n.op.value_dim)
+        (_int(n.inputs[1].tensor.shape[1]), places[n.op.slot].slot.kv_heads, n.op.value_dim)
         for n in graph.nodes
         if isinstance(n.op, PagedAttention)
     }
@@ -172,10 +121,10 @@ class _Entry:
         self,
         graph: Graph,
         weights: Mapping[WeightExpr, PlacedWeight],
-        slots: tuple[KvSlot, ...],
+        places: tuple[Place, ...],
         source: _Source,
     ) -> None:
-        self.graph, self.slots, self.source = graph, slots, source
+        self.graph, self.places, self.source = graph, places, source
         self.weights = {n.output: weights[n.op.expr] for n in graph.nodes if isinstance(n.op, Weight)}
         sizes = {
             v: row_bytes(v.type)
@@ -229,8 +178,8 @@ class _Entry:
         arguments = []
         for parameter, value in zip(kernel.parameters, values, strict=False):
             arguments.append(self.pointer(value, _element(parameter)))
-        if kernel.cache_writes:
-            arguments += ["s.kv", *(self.slots[w.slot].cpp for w in kernel.cache_writes)]
+        for write in kernel.cache_writes:
+            arguments += kv_arguments(self.places[write.slot])
         rowed = next(v for v in (*node.outputs, *node.inputs) if isinstance(v.type, TensorType) and _is_rowed(v))
         return f"{symbol}({', '.join(arguments)}, {self.count(rowed)}, w);"
 
@@ -250,10 +199,9 @@ class _Entry:
         return f"linear<{fmt}>({weights}, {operand}, {symbol}{{{', '.join(members)}}}, w);"
 
     def attention(self, node: Node, op: PagedAttention) -> str:
-        if op.mask.chunk is not None:
-            raise IRError(f"paged_attention at {node.loc}: chunked masks have no CPU kernel yet")
         q, sinks = node.inputs[1], node.inputs[4:]
-        slot = self.slots[op.slot]
+        place = self.places[op.slot]
+        slot, (pool, slot_cpp) = place.slot, kv_arguments(place)
         if max(slot.head_dim, slot.value_dim) > MAX_HEAD_DIM:
             raise IRError(
                 f"paged_attention at {node.loc}: head dim {slot.head_dim}, the CPU kernel goes to {MAX_HEAD_DIM}"
@@ -261,11 +209,12 @@ class _Entry:
         heads = _int(q.tensor.shape[1])
         softcap = literal(op.softcap or 0.0)
         sink = self.pointer(sinks[0], "float") if sinks else "nullptr"
-        shape = f"AttentionShape{{{heads}, {literal(op.scale)}, {softcap}, {op.mask.window or 0}, {sink}, nullptr}}"
+        mask = f"{op.mask.window or 0}, {op.mask.chunk or 0}"
+        shape = f"AttentionShape{{{heads}, {literal(op.scale)}, {softcap}, {mask}, {sink}, nullptr}}"
         store = f"StoreHeads{{{self.pointer(node.output, 'float')}, {heads * slot.value_dim}, {slot.value_dim}}}"
         batch = "AttentionBatch{s.in.num_seqs, s.in.seq_starts, s.in.positions}"
         query = self.pointer(q, "float")
-        return f"attention({shape}, {batch}, s.kv, {slot.cpp}, {query}, {store}, s.engine.attention, w);"
+        return f"attention({shape}, {batch}, {pool}, {slot_cpp}, {query}, {store}, s.engine.attention, w);"
 
 
 def _element(parameter: Parameter) -> str:

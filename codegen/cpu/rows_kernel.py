@@ -43,8 +43,8 @@ class Parameter:
 class RowsKernel:
     """Generated text of one kernel.
 
-    `parameters`: one for every tensor among the node's inputs, then one for every tensor output; if there are
-    `cache_writes`, then the pool and the slot of each.
+    `parameters`: one for every tensor among the node's inputs, then one for every tensor output, then the pool and the
+    slot of each of `cache_writes`.
     """
 
     parameters: list[Parameter]
@@ -80,10 +80,9 @@ class _Writer:
         for value in self.body.outputs:
             self.finish(value)
         parameters += outputs
-        if self.cache_writes:
-            parameters.append(Parameter("pool", "const KvPool&"))
         for i, write in enumerate(self.cache_writes):
             kind = "KvF32" if write.dtype is DType.F32 else "KvBf16"
+            parameters.append(Parameter(f"pool_{i}", "const KvPool&"))
             parameters.append(Parameter(f"slot_{i}", f"const KvSlot<{kind}>&"))
         return RowsKernel(parameters, self.lines, self.cache_writes)
 
@@ -351,9 +350,9 @@ class _Writer:
             case KvWrite():
                 k, v = (self.contiguous(value) for value in node.inputs[1:3])
                 position, seq = (self.integer(value) for value in node.inputs[3:5])
-                slot = f"slot_{len(self.cache_writes)}"
+                i = len(self.cache_writes)
                 self.cache_writes.append(node.op)
-                self.lines.append(f"kv_write(pool, {slot}, {seq}, {position}, {k.pointer}, {v.pointer});")
+                self.lines.append(f"kv_write(pool_{i}, slot_{i}, {seq}, {position}, {k.pointer}, {v.pointer});")
             case _:
                 raise IRError(f"{node.op} at {node.loc or 'no module'} has no CPU code")
 

@@ -1,121 +1,172 @@
-"""Paged attention: decode (split KV, with its combine kernel) and prefill; the rotary embedding before
-both."""
+"""Paged attention's kernels: `prefill` for any mix of tokens, `decode` with `combine` for sequences of one token.
+
+All give a query row the same bits, so a step may send any sequence to either.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from llmc.codegen.cuda.attention_layer import HALVES, WARPS, Layer, Parameter, cpp_type, parameters
 from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.target import CudaTarget
+from llmc.compiler.ir.types import DType
+from llmc.runtime.cuda.plan import Extent, Factor
 
-
-@dataclass(frozen=True)
-class DecodeAttentionParams:
-    """group: query heads per KV head; page and split in tokens."""
-
-    head_dim: int
-    group: int
-    page: int
-    split: int
-    template: ClassVar[str] = "attention_decode"
-
-    def __post_init__(self) -> None:
-        check(self.head_dim in (64, 128), f"head_dim {self.head_dim} is not 64 or 128")
-        check(1 <= self.group <= 8, f"group {self.group} is not in 1..8")
-        check(
-            self.page > 0 and self.split % self.page == 0,
-            f"split {self.split} is not whole pages of {self.page}",
-        )
-
-    @property
-    def threads(self) -> int:
-        return 128
-
-    @property
-    def label(self) -> str:
-        return f"bf16_d{self.head_dim}_g{self.group}_p{self.page}_s{self.split}"
-
-    @property
-    def smem_bytes(self) -> int:
-        states = 4 * 256 // self.head_dim
-        return states * self.group * (self.head_dim + 2) * 4
-
-    @property
-    def blocks_per_sm(self) -> int:
-        return 4
-
-    def rejects(self, target: CudaTarget) -> str | None:
-        return rejects_smem(self, target)
-
-    def budget(self, target: CudaTarget) -> Budget:
-        return Budget(
-            128,
-            300 + 100 * self.group,
-            {"LDG.E.128": 2, "SHFL.BFLY": 3 * self.group, "MUFU.EX2": 2 * self.group},
-        )
+PREFILL_ROWS = 64  # query rows of a block
+_INPUTS = "q kv block_bytes slot_offset counts tables positions"
 
 
 @dataclass(frozen=True)
 class PrefillAttentionParams:
-    head_dim: int
-    group: int
-    page: int
+    """`result`: what rows are written in. Sequences of fewer than `min_tokens` (1 or 2) in the step are passed over."""
+
+    layer: Layer
+    result: DType
+    min_tokens: int = 1
     template: ClassVar[str] = "attention_prefill"
 
     def __post_init__(self) -> None:
-        check(self.head_dim in (64, 128), f"head_dim {self.head_dim} is not 64 or 128")
-        check(self.group >= 1 and self.page >= 1, "group and page are positive")
-
-    @property
-    def threads(self) -> int:
-        return 128
+        _check_result(self.result)
+        check(self.min_tokens in (1, 2), f"min_tokens {self.min_tokens} is not 1 or 2: decode takes single tokens only")
 
     @property
     def label(self) -> str:
-        return f"bf16_d{self.head_dim}_g{self.group}_p{self.page}"
+        return f"{self.layer.label}_{self.result.value}" + ("_chunks" if self.min_tokens == 2 else "")
+
+    @property
+    def threads(self) -> int:
+        return WARPS * 32
 
     @property
     def smem_bytes(self) -> int:
-        return 5 * 64 * self.head_dim * 2
+        """Queries, keys, and this part of the values."""
+        slot, split = self.layer.slot, self.layer.split
+        return (PREFILL_ROWS + split) * slot.padded_head_dim * 2 + split * self.part_steps * 32
+
+    @property
+    def parts(self) -> int:
+        """Blocks that share a row's value columns: the registers of one hold 128."""
+        return -(-self.layer.value_dim // 128)
+
+    @property
+    def part_steps(self) -> int:
+        return -(-self.layer.value_steps // self.parts)
 
     @property
     def blocks_per_sm(self) -> int:
-        return 2
+        return 2  # scores and values of 16 rows want more registers than three blocks would leave
+
+    @property
+    def result_cpp(self) -> str:
+        return cpp_type(self.result)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return parameters(self.layer, f"{_INPUTS} seqs seq_starts sinks slopes out base2 cap", self.result)
+
+    @property
+    def grid(self) -> tuple[Extent, ...]:
+        """At least as many blocks as tiles of rows: tokens of a tile are rounded down."""
+        group = self.layer.group
+        tiles = Extent(-(-group // PREFILL_ROWS), (Factor("T", max(1, PREFILL_ROWS // group)),))
+        return tiles, Extent(self.layer.kv_heads), Extent(self.parts)
+
+    @property
+    def grid_text(self) -> str:
+        return _grid_text(self.grid)
 
     def rejects(self, target: CudaTarget) -> str | None:
         return rejects_smem(self, target)
 
     def budget(self, target: CudaTarget) -> Budget:
-        mma = 2 * (self.head_dim // 16) * 8
+        a = self.layer
+        mma = a.split // 8 * (a.key_steps + self.part_steps)
+        loads = a.split // 16 * (a.key_steps + self.part_steps)
         return Budget(
             255,
-            500 + 10 * mma,
-            {"LDGSTS.E.BYPASS.128": 3 * self.head_dim // 16, "MUFU.EX2": 32},
-            {"HMMA.16816.F32.BF16": mma, "LDSM.16.MT88.4": self.head_dim // 4},
+            1000 + 6 * mma + a.split * (12 + 4 * (a.softcap + a.alibi)),
+            {"LDGSTS.E.BYPASS.128": (a.key_steps + self.part_steps) // 2, "MUFU.EX2": a.split // 2, "LDSM.16": loads},
+            {f"HMMA.16816.F32{'.BF16' if a.dtype is DType.BF16 else ''}": mma},
         )
 
 
 @dataclass(frozen=True)
-class RopeAppendParams:
-    head_dim: int
-    page: int
-    template: ClassVar[str] = "rope_append"
-
-    def __post_init__(self) -> None:
-        check(
-            self.head_dim % 64 == 0 and self.head_dim <= 256,
-            f"head_dim {self.head_dim} is not a multiple of 64 to 256",
-        )
-        check(self.page >= 1, "page is positive")
-
-    @property
-    def threads(self) -> int:
-        return self.head_dim // 2
+class DecodeAttentionParams:
+    layer: Layer
+    template: ClassVar[str] = "attention_decode"
 
     @property
     def label(self) -> str:
-        return f"bf16_d{self.head_dim}_p{self.page}"
+        return self.layer.label
+
+    @property
+    def threads(self) -> int:
+        return WARPS * 32
+
+    @property
+    def row_tiles(self) -> int:
+        return -(-self.layer.group // 16)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Queries, keys and values; weights of 16 rows; maxima and sums that warps exchange."""
+        queries = self.row_tiles * 16 * self.layer.slot.padded_head_dim * 2
+        return queries + self.layer.tile_bytes + self.layer.split * 32 + WARPS * 16 * 4 + WARPS * 32 * 8
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """As many as the largest shared memory holds."""
+        return max(1, min(4, (228 << 10) // (self.smem_bytes + 1024)))
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return parameters(self.layer, f"{_INPUTS} seq_starts slopes scratch max_splits base2 cap")
+
+    @property
+    def grid(self) -> tuple[Extent, ...]:
+        return Extent(1, (Factor("S", 1),)), Extent(self.layer.kv_heads), self.layer.seen_splits
+
+    @property
+    def grid_text(self) -> str:
+        return _grid_text(self.grid)
+
+    @property
+    def scratch(self) -> Extent:
+        """Bytes that it leaves for combine."""
+        splits = self.layer.seen_splits
+        return Extent(self.layer.q_heads * self.layer.split_bytes * splits.times, (Factor("S", 1), *splits.factors))
+
+    def rejects(self, target: CudaTarget) -> str | None:
+        return rejects_smem(self, target)
+
+    def budget(self, target: CudaTarget) -> Budget:
+        a = self.layer
+        mma = self.row_tiles * (a.split // 4 // 8 * a.key_steps + a.split // 8)
+        return Budget(
+            min(255, 65536 // (self.threads * self.blocks_per_sm) // 8 * 8),
+            1000 + 8 * mma + 400 * (self.row_tiles - 1),
+            {"LDGSTS.E.BYPASS.128": (a.key_steps + a.value_steps) // 2, "LDSM.16": a.key_steps, "HMMA.16816.F32": mma},
+        )
+
+
+@dataclass(frozen=True)
+class CombineAttentionParams:
+    layer: Layer
+    result: DType
+    template: ClassVar[str] = "attention_combine"
+
+    def __post_init__(self) -> None:
+        _check_result(self.result)
+
+    @property
+    def label(self) -> str:
+        return f"{self.layer.label}_{self.result.value}"
+
+    @property
+    def threads(self) -> int:
+        return -(-self.layer.value_dim // 32) * 32
 
     @property
     def smem_bytes(self) -> int:
@@ -123,10 +174,38 @@ class RopeAppendParams:
 
     @property
     def blocks_per_sm(self) -> int:
-        return 1
+        return min(16, 1536 // self.threads)
+
+    @property
+    def result_cpp(self) -> str:
+        return cpp_type(self.result)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return parameters(self.layer, "counts positions seq_starts sinks scratch max_splits out base2", self.result)
+
+    @property
+    def grid(self) -> tuple[Extent, ...]:
+        return Extent(1, (Factor("S", 1),)), Extent(self.layer.q_heads)
+
+    @property
+    def grid_text(self) -> str:
+        return _grid_text(self.grid)
 
     def rejects(self, target: CudaTarget) -> str | None:
         return None
 
     def budget(self, target: CudaTarget) -> Budget:
-        return Budget(40, 150, {"STG.E.U16": 2})
+        return Budget(65536 // (self.threads * self.blocks_per_sm) // 8 * 8, 500, {"MUFU.EX2": 2, "MUFU.RCP": 1})
+
+
+def _check_result(result: DType) -> None:
+    check(result in (DType.F32, *HALVES), f"attention results in {result.value}: f32, bf16 or f16")
+
+
+def _grid_text(grid: tuple[Extent, ...]) -> str:
+    def one(extent: Extent) -> str:
+        factors = [f.symbol if f.per == 1 else f"ceil({f.symbol}/{f.per})" for f in extent.factors]
+        return "*".join([str(extent.times)] * (extent.times > 1 or not factors) + factors)
+
+    return ", ".join(map(one, grid))

@@ -3,28 +3,18 @@ variant."""
 
 from __future__ import annotations
 
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
-from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
-from llmc.codegen.cuda.kernel import Epilogue, KernelParams
-from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.attention_catalog import ATTENTION
+from llmc.codegen.cuda.kernel import KernelParams
+from llmc.codegen.cuda.linear_catalog import LINEARS
+from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.rows_examples import examples
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import CudaTarget
 
 ALL: tuple[KernelParams, ...] = (
-    RmsNormParams(576, 128, False),
-    RmsNormParams(576, 128, True),
-    RmsNormParams(4096, 256, True),
-    *[GemmParams(128, 128, 2, 2, 3, e) for e in Epilogue],
-    GemmParams(64, 64, 2, 2, 4, Epilogue.NONE),
-    *[HopperGemmParams(128, 4, e) for e in Epilogue],
-    HopperGemmParams(256, 4, Epilogue.NONE),
-    *[SkinnyGemmParams(4, 4, e) for e in Epilogue],
-    SkinnyGemmParams(1, 1, Epilogue.NONE),
-    SkinnyGemmParams(8, 2, Epilogue.RESIDUAL),
-    DecodeAttentionParams(64, 3, 16, 256),
-    DecodeAttentionParams(128, 4, 16, 256),
-    PrefillAttentionParams(64, 3, 16),
-    PrefillAttentionParams(128, 4, 16),
+    *examples(),
+    *LINEARS,
+    *ATTENTION,
     RopeAppendParams(64, 16),
     SampleParams(49152, 49152),
     SampleParams(128256, 128256),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,34 +12,6 @@ import jinja2
 
 from llmc.codegen.cuda.nvrtc import TEMPLATES, headers
 from llmc.codegen.cuda.target import CudaTarget
-
-
-class Epilogue(enum.Enum):
-    """What a GEMM adds to its sums; the value names the enumerator of epilogue.cuh."""
-
-    NONE = "none"
-    BIAS = "bias"
-    RESIDUAL = "residual"
-    BIAS_RESIDUAL = "bias_residual"
-    SWIGLU = "swiglu"
-
-    @property
-    def cpp(self) -> str:
-        return {
-            "none": "kNone",
-            "bias": "kBias",
-            "residual": "kResidual",
-            "bias_residual": "kBiasResidual",
-            "swiglu": "kSwiglu",
-        }[self.value]
-
-    @property
-    def has_bias(self) -> bool:
-        return self in (Epilogue.BIAS, Epilogue.BIAS_RESIDUAL)
-
-    @property
-    def has_residual(self) -> bool:
-        return self in (Epilogue.RESIDUAL, Epilogue.BIAS_RESIDUAL)
 
 
 @dataclass(frozen=True)

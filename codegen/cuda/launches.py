@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from llmc.codegen.buffers import PlacedValues, row_symbol
 from llmc.codegen.cuda.edges import Access, Span
+from llmc.codegen.cuda.gpus import Gpu
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
-from llmc.codegen.memory import Placement
-from llmc.runtime.cuda.plan import Argument, Extent, Launch, Variant
+from llmc.compiler.ir.graph import Node, Value
+from llmc.compiler.ir.types import TensorType
+from llmc.runtime.cuda.plan import Argument, Box, Extent, Launch, Variant
 
 UNBOUNDED = 1 << 30  # rows of the last variant of a launch
+COUNTS = Argument("input", "counts")
 
 
 @dataclass(frozen=True)
@@ -32,34 +36,87 @@ class Call:
 
 @dataclass
 class Kernels:
-    """Sources of kernels by symbol; equal kernels of different layers and entries are one."""
+    """Kernels by symbol, with their sources; equal ones of different layers and entries are one. `reasons`: why each
+    was chosen, where there was a choice."""
 
     sources: dict[str, str] = field(default_factory=dict)
     params: dict[str, KernelParams] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
 
-    def add(self, params: KernelParams) -> str:
+    def add(self, params: KernelParams, reason: str | None = None) -> str:
         """The kernel's symbol."""
         symbol = symbol_of(params)
+        if reason is not None:
+            self.reasons.setdefault(symbol, reason)
         if symbol not in self.sources:
             self.sources[symbol] = render(params, symbol)
             self.params[symbol] = params
         return symbol
 
 
-def variant(
-    symbol: str,
-    params: KernelParams,
-    grid: tuple[Extent, ...],
-    arguments: tuple[Argument, ...],
-    up_to: int = UNBOUNDED,
-    scratch: Mapping[str, Extent] | None = None,
-) -> Variant:
-    return Variant(up_to, symbol, grid, params.threads, params.smem_bytes, arguments, scratch or {})
+@dataclass(frozen=True)
+class Scope:
+    """Where a node's values are, and what it is compiled for. `most`: the largest value of T and of R."""
 
+    target: Gpu
+    values: PlacedValues
+    weights: Mapping[Value, str]
+    most: Mapping[str, int]
+    kernels: Kernels
 
-def bytes_of(placement: Placement) -> Span:
-    """The bytes of a buffer: per row of its region, as all rows of one region are as many."""
-    return Span(placement.life.rows.value, placement.offset, placement.end)
+    def symbol(self, value: Value) -> str:
+        """What counts the rows of a value: T, or R where they are the sampled ones."""
+        return row_symbol(value.tensor)
+
+    def argument(self, value: Value, box: Box | None = None) -> Argument:
+        """The address of a value, or a tensor map over it."""
+        if value in self.weights:
+            return Argument("weight", self.weights[value], box=box)
+        name = self.values.names[value]
+        return Argument("buffer" if name in self.values.memory.placements else "input", name, box=box)
+
+    def is_step_array(self, value: Value) -> bool:
+        """Is it an array of the step, whose rows stand without gaps?"""
+        return value not in self.weights and self.values.names[value] not in self.values.memory.placements
+
+    def spans(self, values: Sequence[Value]) -> tuple[Span, ...]:
+        """The bytes of values in the arena: per row of their region, as all rows of one region are as many."""
+        names = [self.values.names.get(v, "") for v in values if isinstance(v.type, TensorType)]
+        placed = [self.values.memory.placements[n] for n in names if n in self.values.memory.placements]
+        return tuple(Span(p.life.rows.value, p.offset, p.end) for p in placed)
+
+    def call(self, node: Node, rows: str, variants: Sequence[Variant], touches: Access, op: str | None = None) -> Call:
+        """A launch that works on all of a node's values; `op` where the node has several launches."""
+        return Call(
+            op or node.op.mnemonic(),
+            node.loc,
+            tuple(self.values.names[v] for v in node.inputs if v in self.values.names),
+            tuple(self.weights[v] for v in node.inputs if v in self.weights),
+            tuple(self.values.names[v] for v in node.outputs),
+            rows,
+            tuple(variants),
+            touches,
+        )
+
+    def variant(
+        self,
+        params: KernelParams,
+        grid: Sequence[Extent],
+        arguments: Sequence[Argument],
+        up_to: int | None = None,
+        scratch: Mapping[str, Extent] | None = None,
+        reason: str | None = None,
+    ) -> Variant:
+        symbol = self.kernels.add(params, reason)
+        return Variant(
+            UNBOUNDED if up_to is None else up_to,
+            symbol,
+            tuple(grid),
+            params.threads,
+            params.smem_bytes,
+            tuple(arguments),
+            scratch or {},
+        )
 
 
 def scratch_span(name: str) -> Span:

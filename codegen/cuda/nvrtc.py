@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -73,7 +73,7 @@ def options(arch: str) -> list[str]:
         "--device-as-default-execution-space",
         "--no-source-include",
         "--extra-device-vectorization",
-        "--fmad=false",  # arithmetic is what the source says: a fused multiply-add is an fmaf
+        "--fmad=false",  # kernels write fmaf where they mean it: GPU and twin compute the same
     ]
 
 
@@ -142,3 +142,13 @@ def compile_all(jobs: Sequence[tuple[str, str, str]], cache: Path, workers: int 
     """Compiles (name, source, arch) jobs in parallel; results in the jobs' order."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: cached_cubin(job[1], job[2], cache, name=job[0]), jobs))
+
+
+def compile_each(sources: Mapping[str, str], arch: str, workers: int | None = None) -> dict[str, bytes]:
+    """Cubins by symbol, of sources by symbol, compiled in parallel. Raises CompileError."""
+
+    def one(symbol: str) -> bytes:
+        return compile_cubin(sources[symbol], arch, name=f"{symbol}.cu").cubin
+
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        return dict(zip(sources, pool.map(one, sources), strict=True))

@@ -2,30 +2,29 @@
 
     seconds = launches * gap + ramp + max(bytes / usable bandwidth, operations / usable rate, ...)
 
-Each constant below says where it is from; docs/roofline.md discusses them. Kernels choose between candidates with
-`linear_time` and `attention_time`, so that a choice and a prediction are of one mind.
+Each constant below says where it is from; docs/roofline.md discusses them. Linears are as their choice between
+candidates sees them (codegen/cuda/linear_cost.py), so that a choice and a prediction are of one mind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import pow
+from functools import cache
 
 from llmc.codegen.cuda.gpus import Gpu
+from llmc.codegen.cuda.linear import Variant, variants
+from llmc.codegen.cuda.linear_cost import UNKNOWN_MMA_SYNC, cost
 from llmc.codegen.packing import round_up
 from llmc.codegen.roofline import Machine
 from llmc.codegen.work import Step, Unit, Work, first_key, visible
 from llmc.compiler.ir.dims import evaluate
-from llmc.compiler.ir.graph import Node
+from llmc.compiler.ir.graph import IRError, Node
 from llmc.compiler.ir.ops.attention import Mask, PagedAttention
-from llmc.compiler.ir.ops.kernel import PackedLinear, Sample
+from llmc.compiler.ir.ops.kernel import PackedLinear
 from llmc.compiler.ir.types import TensorType
 
-DECODE_ROWS = 64  # most tokens of a step for which linears are cut along K over blocks
-SPLIT_KEYS = 256  # keys of one block of decode attention
+SPLIT_KEYS = 128  # keys of one block of decode attention
 QUERY_TILE = 64  # queries of one block of prefill attention
-SAMPLE_BLOCKS = 8  # blocks that share a row of logits
 
 
 @dataclass(frozen=True)
@@ -45,16 +44,13 @@ class Assumptions:
     sm_share: float = 2.0
     """One SM draws at most this many times its share of the bandwidth, so half of them saturate it. Assumed."""
     matrix: float = 0.70
-    """Of what a tensor-core instruction can reach, in the main loop of a linear with tiles of 128 x 128. Assumed
-    (libraries reach 0.7 to 0.75 of the data sheet on H100, 0.85 on A100)."""
-    small_tile: float = 0.25
-    """A tile of fewer than 128 x 128 results loads more per product: its rate falls with this power of their number.
-    Assumed."""
+    """Of what a tensor-core instruction and the tile's loads from shared memory allow, in the main loop of a linear.
+    Assumed (libraries reach 0.7 to 0.75 of the data sheet on H100, 0.85 on A100)."""
     attention: float = 0.50
     """The same for prefill attention, whose exponentials stand between its products. Assumed."""
     vector: float = 0.50
     """Of the vector units' rate, for code that is not all multiply-adds. Assumed."""
-    mma_sync: float = 0.30
+    mma_sync: float = UNKNOWN_MMA_SYNC
     """Of the tensor cores' peak that mma.sync reaches where no figure is known (sm_100a). Assumed."""
     memory: float = 0.94
     """Of the device's memory that an engine may fill: ECC, reserved pages and the context take the rest. Assumed."""
@@ -70,26 +66,6 @@ class Estimate:
     seconds: float
     launches: int
     note: str
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One block's share of a linear: rows of the input, columns of the output, and how many blocks share K."""
-
-    block_m: int
-    block_n: int
-    slices: int = 1
-    wgmma: bool = False
-
-    def rejects(self, gpu: Gpu) -> str | None:
-        return f"{gpu.arch} has no wgmma" if self.wgmma and not gpu.has("wgmma") else None
-
-    def blocks(self, m: int, n: int) -> int:
-        return -(-m // self.block_m) * -(-n // self.block_n) * self.slices
-
-    def __str__(self) -> str:
-        cut = f" x {self.slices} slices" if self.slices > 1 else ""
-        return f"{self.block_m}x{self.block_n}{cut} {'wgmma' if self.wgmma else 'mma.sync'}"
 
 
 def machine(gpu: Gpu) -> Machine:
@@ -108,42 +84,12 @@ def memory_time(num_bytes: float, blocks: int, gpu: Gpu, assumed: Assumptions = 
     return num_bytes / (gpu.bandwidth * usable)
 
 
-def matrix_rate(unit: Unit, wgmma: bool, gpu: Gpu, assumed: Assumptions = ASSUMED) -> float | None:
-    """Operations per second that an instruction can reach; None where the GPU has no such unit."""
+def matrix_rate(unit: Unit, gpu: Gpu, assumed: Assumptions = ASSUMED) -> float | None:
+    """Operations per second that mma.sync can reach; None where the GPU has no such unit."""
     peak = gpu.peaks.of(unit)
-    if peak is None or wgmma or unit is Unit.F32:
+    if peak is None or unit is Unit.F32:
         return peak
     return peak * (assumed.mma_sync if gpu.mma_sync is None else gpu.mma_sync)
-
-
-def linear_time(
-    m: int, n: int, k: int, unit: Unit, num_bytes: int, tile: Tile, gpu: Gpu, assumed: Assumptions = ASSUMED
-) -> float | None:
-    """Seconds of the body of a linear [m, k] x [n, k] in these tiles; None where the GPU lacks the unit.
-
-    Blocks that share K write their sums and one of them reads all: `slices` f32 [m, n] there and back.
-    """
-    rate = matrix_rate(unit, tile.wgmma, gpu, assumed)
-    if rate is None:
-        return None
-    blocks = tile.blocks(m, n)
-    sums = 2 * tile.slices * m * n * 4 if tile.slices > 1 else 0
-    waves = -(-blocks // gpu.sms)
-    efficiency = assumed.matrix * pow(min(1.0, tile.block_m * tile.block_n / 128**2), assumed.small_tile)
-    block_flops = 2 * tile.block_m * tile.block_n * -(-k // tile.slices)
-    products = waves * block_flops * gpu.sms / (rate * efficiency)
-    return max(memory_time(num_bytes + sums, blocks, gpu, assumed), products)
-
-
-def linear_tiles(m: int, n: int, k: int, gpu: Gpu) -> Iterator[Tile]:
-    """Tiles worth comparing. K is cut for few rows only, until every SM has a block and no further than 256 columns."""
-    if m <= DECODE_ROWS:
-        for block_n in (32, 64):
-            slices = 1
-            while -(-n // block_n) * slices < gpu.sms and k // (2 * slices) >= 256:
-                slices *= 2
-            yield Tile(round_up(m, 8), block_n, slices)
-    yield from (Tile(64, 64), Tile(128, 128), Tile(128, 128, wgmma=True), Tile(128, 256, wgmma=True))
 
 
 def attention_time(
@@ -154,7 +100,7 @@ def attention_time(
     Decode: a block per sequence, KV head and SPLIT_KEYS keys. Prefill: a block per QUERY_TILE queries of a head, which
     computes whole tiles of scores, those above the diagonal too.
     """
-    rate = matrix_rate(work.matrix_unit, False, gpu, assumed)
+    rate = matrix_rate(work.matrix_unit, gpu, assumed)
     if rate is None:
         return None
     scores, keys = visible(op.mask, step.new, step.past)
@@ -190,11 +136,8 @@ def estimate(node: Node, work: Work, step: Step, gpu: Gpu, assumed: Assumptions 
     """Expected seconds of a kernel-level node with this work; None where the GPU lacks its arithmetic."""
     launches = 1
     match node.op:
-        case PackedLinear():
-            found = _linear(node, work, step, gpu, assumed)
-            if found is None:
-                return None
-            body, note = found
+        case PackedLinear() as op:
+            return _linear(node, op, step, gpu, assumed)
         case PagedAttention() as op:
             heads = int(str(node.inputs[1].tensor.shape[1]))
             timed = attention_time(op, heads, work, step, gpu, assumed)
@@ -204,27 +147,38 @@ def estimate(node: Node, work: Work, step: Step, gpu: Gpu, assumed: Assumptions 
             launches += step.new == 1  # the splits' results are joined by a second kernel
         case _:
             rows = evaluate(node.outputs[0].tensor.shape[0], step.sizes) if _tensor(node) else step.tokens
-            blocks = rows * (SAMPLE_BLOCKS if isinstance(node.op, Sample) else 1)
-            busy = min(1.0, blocks / gpu.sms)
-            moved = memory_time(work.num_bytes, blocks, gpu, assumed)
-            body, note = max(moved, vector_time(work.vector_flops, busy, gpu, assumed)), plural(blocks)
-    gap = assumed.gap_dependent if gpu.has("pdl") else assumed.gap
-    return Estimate(launches * gap + assumed.ramp + body, launches, note)
+            busy = min(1.0, rows / gpu.sms)  # a block for each row
+            moved = memory_time(work.num_bytes, rows, gpu, assumed)
+            body, note = max(moved, vector_time(work.vector_flops, busy, gpu, assumed)), plural(rows)
+    return Estimate(launches * _gap(gpu, assumed) + assumed.ramp + body, launches, note)
 
 
-def _linear(node: Node, work: Work, step: Step, gpu: Gpu, assumed: Assumptions) -> tuple[float, str] | None:
-    """(seconds, note) of the fastest tile."""
-    n, k = node.inputs[1].tensor.static_shape()
-    m = evaluate(node.inputs[0].tensor.shape[0], step.sizes)
-    best: tuple[float, str] | None = None
-    for tile in linear_tiles(m, n, k, gpu):
-        if tile.rejects(gpu) is not None:
-            continue
-        seconds = linear_time(m, n, k, work.matrix_unit, work.num_bytes, tile, gpu, assumed)
-        if seconds is not None and (best is None or seconds < best[0]):
-            blocks = tile.blocks(m, n)
-            best = seconds, f"{tile}: {plural(blocks)}, SMs {fill(blocks, gpu):.0%} full"
-    return best
+def _linear(node: Node, op: PackedLinear, step: Step, gpu: Gpu, assumed: Assumptions) -> Estimate | None:
+    """Of the kernel that a build takes for this many rows, by the cost that it was chosen by (codegen/cuda/linear.py,
+    linear_cost.py); but matrix units reach less than their peak there, too. None for schemes without CUDA kernels."""
+    k = evaluate(node.inputs[1].tensor.shape[1], {})
+    m, n = (evaluate(d, step.sizes) for d in node.output.tensor.shape)
+    try:
+        found = _variants(op, n, k, gpu)
+    except IRError:
+        return None
+    params = next(v.params for v in found if v.up_to is None or m <= v.up_to)
+    at = cost(params, m, gpu)
+    streams = max(at.load, at.multiply)
+    seconds = at.seconds - streams + max(at.load, at.multiply / assumed.matrix)
+    tile = params.tile
+    cut = f", K in {params.shape.num_slices} slices, {tile.slices.value}" if params.shape.num_slices > 1 else ""
+    note = f"{tile.out}x{tile.tokens} {params.template.removeprefix('linear_')}{cut}: {plural(at.blocks)}"
+    return Estimate(_gap(gpu, assumed) + seconds, 1, note)
+
+
+@cache
+def _variants(op: PackedLinear, n: int, k: int, gpu: Gpu) -> list[Variant]:
+    return variants(op, n, k, gpu)
+
+
+def _gap(gpu: Gpu, assumed: Assumptions) -> float:
+    return assumed.gap_dependent if gpu.has("pdl") else assumed.gap
 
 
 def plural(blocks: int) -> str:

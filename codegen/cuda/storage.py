@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from llmc.codegen.cuda.formats import row_bytes
+from llmc.codegen.cuda.kv import HEAD_STEP
 from llmc.codegen.packing import round_up
 from llmc.compiler.ir.types import DType, Groups, TensorType
-
-HEAD_PAD = 16  # templates/cuda/kv.cuh: head dims of keys and values are padded with zeros
 
 
 class CudaStorage:
@@ -20,4 +19,4 @@ class CudaStorage:
         return row_bytes(type_) + scales
 
     def head_bytes(self, dtype: DType, dim: int, is_key: bool) -> int:
-        return round_up(dim, HEAD_PAD) * dtype.num_bytes
+        return round_up(dim, HEAD_STEP) * dtype.num_bytes

@@ -1,5 +1,6 @@
 """How a model wants to be sampled: generation_config.json, honoured or refused key by key."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,15 +106,18 @@ def generation_defaults(stated: dict[str, Any], config: PretrainedConfig, where:
         if value is False or value in _NEUTRAL.get(key, ()):
             continue
         raise SourceError(f"{where}: generation setting {key} = {value!r} is not supported")
-    do_sample = bool(stated.get("do_sample") or False)
+    do_sample = stated.get("do_sample") or False
+    if not isinstance(do_sample, bool):
+        raise SourceError(f"{where}: do_sample = {do_sample!r} is neither true nor false")
+    limit = stated.get("max_new_tokens")
     return GenerationDefaults(
         do_sample=do_sample,
         temperature=_number(stated, "temperature", 1.0, 0.0, None, where),
-        top_k=int(_number(stated, "top_k", 0, 0, None, where)),
+        top_k=_integer(stated, "top_k", 0, 0, where),
         top_p=_number(stated, "top_p", 1.0, 0.0, 1.0, where),
         min_p=_number(stated, "min_p", 0.0, 0.0, 1.0, where),
         repetition_penalty=_number(stated, "repetition_penalty", 1.0, 1e-6, None, where),
-        max_new_tokens=int(limit) if (limit := stated.get("max_new_tokens")) is not None else None,
+        max_new_tokens=None if limit is None else _integer(stated, "max_new_tokens", 1, 1, where),
         bos=_first(_ids(stated.get("bos_token_id"), where) or _ids(_of(config, "bos_token_id"), where)),
         eos=tuple(sorted({*_ids(stated.get("eos_token_id"), where), *_ids(_of(config, "eos_token_id"), where)})),
         pad=_first(_ids(stated.get("pad_token_id"), where) or _ids(_of(config, "pad_token_id"), where)),
@@ -142,6 +146,14 @@ def _number(stated: dict[str, Any], key: str, default: float, low: float, high: 
     value = stated.get(key)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= (high or float("inf")):
+    largest = sys.float_info.max if high is None else high
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= largest:
         raise SourceError(f"{where}: {key} = {value!r} is out of range")
     return float(value)
+
+
+def _integer(stated: dict[str, Any], key: str, default: int, low: int, where: Path) -> int:
+    value = _number(stated, key, float(default), low, None, where)
+    if not value.is_integer():
+        raise SourceError(f"{where}: {key} = {value!r} is not an integer")
+    return int(value)

@@ -21,23 +21,38 @@ struct Schedule { Mode mode = Mode::forward; u64 seed = 1; u32 workers = 0; };  
 
 struct Block;
 
-// A queued copy of one thread: cp.async (shared <- global) or a TMA store (global <- shared).
+// A queued cp.async of one thread (shared <- global). A decode step has millions.
 struct PendingCopy {
-  u32 dst = 0;                   // shared offset (cp.async)
-  const u8* src = nullptr;
+  u32 dst = 0;  // shared offset
   u32 bytes = 0, valid = 0;
-  TensorMapData map{};           // TMA store
+  u32 token = 0;  // names its pending entries in the shadow memory
+  const u8* src = nullptr;
+  Site at{};
+  bool landed = false;
+};
+
+// A queued TMA store of one thread (global <- shared).
+struct PendingStore {
+  TensorMapData map{};
   i32 coords[5] = {};
   u32 smem_src = 0;
   bool landed = false, read_done = false;
-  u32 token = 0;                 // names its pending entries in the shadow memory
+  u32 token = 0;
   Site at{};
 };
 
-// Per-thread groups of asynchronous copies (cp.async groups, or bulk groups).
+// One thread's groups of asynchronous copies (cp.async groups, or bulk groups).
+template <class Copy>
 struct CopyGroups {
-  std::vector<PendingCopy> queue;
+  std::vector<Copy> queue;         // those before `first` are complete
+  size_t first = 0;
   std::vector<size_t> boundaries;  // queue size at each commit
+  bool empty() const { return first == queue.size(); }
+  void clear() {
+    queue.clear();
+    boundaries.clear();
+    first = 0;
+  }
 };
 
 // Registers that an asynchronous wgmma owns until its wait.
@@ -51,7 +66,8 @@ struct Fiber : ThreadView {
   bool done = false;
   const char* waiting_in = nullptr;  // what it is blocked in; null when it can run
   Site at{};
-  CopyGroups copies, stores;
+  CopyGroups<PendingCopy> copies;
+  CopyGroups<PendingStore> stores;
   std::vector<InFlight> in_flight;
   std::vector<u32> proxy_fences;           // own clock values at fence.proxy.async
   std::shared_ptr<Knowledge> fence_release;  // what the last __threadfence of this thread published
@@ -105,11 +121,18 @@ struct WgmmaOp {
   u32 token = 0;
   Site at{};
 };
-struct Warpgroup {
-  u32 arrived = 0;
+// One warpgroup-wide operation, from its first thread's arrival to its last one's, which executes it.
+struct Collective {
   const char* name = nullptr;
   Site at{};
-  void* args[128] = {};
+  u32 arrived = 0, value = 0;   // value: what a wait or setmaxnreg is given
+  WgmmaOp op;                   // a wgmma; all threads ask for the same
+  std::vector<u32> tile;        // its accumulator, where this operation took the registers over
+  void* regs[128];              // each thread's accumulator, valid once it has arrived
+};
+struct Warpgroup {
+  std::deque<Collective> pending;  // in program order
+  u32 next[128] = {}, done = 0;    // operations each thread has arrived at, and that have been executed
   bool fenced = false;
   std::vector<WgmmaOp> ops;
   std::vector<size_t> groups;  // ops.size() at each commit

@@ -19,7 +19,7 @@ void land_copy(Block& b, PendingCopy& c) {
   std::memset(dst + c.valid, 0, c.bytes - c.valid);
 }
 
-void land_store(Block& b, PendingCopy& c) {
+void land_store(Block& b, PendingStore& c) {
   if (c.landed) return;
   c.landed = true;
   for_each_tma_chunk(c.map, c.smem_src, c.coords, [](void* block, TmaRow row) {
@@ -28,19 +28,22 @@ void land_store(Block& b, PendingCopy& c) {
 }
 
 // Completes all but the `pending` most recent groups; drops them from the queue.
-template <class F>
-void complete_groups(CopyGroups& g, u32 pending, F&& complete) {
+template <class Copy, class F>
+void complete_groups(CopyGroups<Copy>& g, u32 pending, F&& complete) {
   if (g.boundaries.size() <= pending) return;
   const size_t groups = g.boundaries.size() - pending, n = g.boundaries[groups - 1];
-  for (size_t i = 0; i < n; i++) complete(g.queue[i]);
-  g.queue.erase(g.queue.begin(), g.queue.begin() + long(n));
+  for (size_t i = g.first; i < n; i++) complete(g.queue[i]);
+  g.first = n;
   g.boundaries.erase(g.boundaries.begin(), g.boundaries.begin() + long(groups));
+  if (g.first < g.queue.size() && g.first < 256) return;  // moving the rest forward now and then is enough
+  g.queue.erase(g.queue.begin(), g.queue.begin() + long(n));
   for (size_t& boundary : g.boundaries) boundary -= n;
+  g.first = 0;
 }
 
-struct StoreAccess { Block* b; const PendingCopy* c; u32 thread; int phase; };  // 0 issue, 1 smem read done, 2 landed
+struct StoreAccess { Block* b; const PendingStore* c; u32 thread; int phase; };  // 0 issue, 1 smem read done, 2 landed
 
-void race_store(Block& b, const PendingCopy& c, u32 thread, int phase) {
+void race_store(Block& b, const PendingStore& c, u32 thread, int phase) {
   StoreAccess s{&b, &c, thread, phase};
   for_each_tma_chunk(c.map, c.smem_src, c.coords, [](void* arg, TmaRow row) {
     auto& x = *static_cast<StoreAccess*>(arg);
@@ -96,7 +99,7 @@ void cp_async_wait(u32 pending, Site) {
 void tma_store(const void* map, u32 src, u32 rank, const i32* coords, Site at) {
   Fiber& f = me();
   Block& b = *f.block;
-  PendingCopy c;
+  PendingStore c;
   c.map = checked_map(map, rank, src, at);
   c.smem_src = src, c.at = at;
   for (u32 i = 0; i < rank; i++) c.coords[i] = coords[i];
@@ -116,15 +119,15 @@ void tma_wait(u32 pending, bool read_only, Site) {
   if (read_only) {
     const size_t groups = f.stores.boundaries.size();
     if (groups <= pending) return;
-    for (size_t i = 0; i < f.stores.boundaries[groups - pending - 1]; i++) {
-      PendingCopy& c = f.stores.queue[i];
+    for (size_t i = f.stores.first; i < f.stores.boundaries[groups - pending - 1]; i++) {
+      PendingStore& c = f.stores.queue[i];
       land_store(b, c);
       if (!c.read_done) race_store(b, c, f.id, 1);
       c.read_done = true;
     }
     return;
   }
-  complete_groups(f.stores, pending, [&](PendingCopy& c) {
+  complete_groups(f.stores, pending, [&](PendingStore& c) {
     land_store(b, c);
     if (!c.read_done) race_store(b, c, f.id, 1);
     race_store(b, c, f.id, 2);

@@ -107,17 +107,21 @@ void check_stack(Fiber& f) {
 // Shared memory may be given to another block as soon as this one is gone.
 void check_nothing_in_flight(Fiber& f) {
   Block& b = *f.block;
-  for (const PendingCopy& store : f.stores.queue)
-    if (!store.read_done)
-      misuse(store.at, "thread exits while its TMA store may still read shared memory (tma_wait_read is missing)");
-  if (!f.copies.queue.empty()) {  // what the thread never waited for completes with it
+  for (size_t i = f.stores.first; i < f.stores.queue.size(); i++)
+    if (!f.stores.queue[i].read_done)
+      misuse(f.stores.queue[i].at, "thread exits while its TMA store may still read shared memory (tma_wait_read is missing)");
+  if (!f.copies.empty()) {  // what the thread never waited for completes with it
     cp_async_commit({});
     cp_async_wait(0, {});
   }
   if (b.live > 1) return;
   if (!b.loads.empty()) misuse(b.loads.front().at, "block exits while a TMA load into its shared memory is in flight");
-  for (const Warpgroup& g : b.warpgroups)
+  for (const Warpgroup& g : b.warpgroups) {
+    if (!g.pending.empty())
+      misuse(g.pending.front().at, text("block exits while %u of 128 threads have arrived at %s: divergent warpgroup",
+                                        g.pending.front().arrived, g.pending.front().name));
     if (!g.ops.empty()) misuse(g.ops.front().at, "block exits while a wgmma is in flight (wgmma_wait is missing)");
+  }
 }
 
 void fiber_main() {
@@ -243,8 +247,14 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
   std::memset(b.smem, 0xFF, launch.smem_bytes);
   for (u32 t = 0; t < b.n; t++) {
     u8* base = b.stacks + size_t(t) * kStackBytes;
-    if (b.fibers[t]) b.fibers[t]->~Fiber();
+    CopyGroups<PendingCopy> copies;  // keeps its memory from block to block
+    if (b.fibers[t]) {
+      copies = std::move(b.fibers[t]->copies);
+      copies.clear();
+      b.fibers[t]->~Fiber();
+    }
     Fiber* f = new (base) Fiber;
+    f->copies = std::move(copies);
     b.fibers[t] = f;
     f->tid = {t % launch.block.x, t / launch.block.x % launch.block.y, t / (launch.block.x * launch.block.y)};
     f->bid = index;

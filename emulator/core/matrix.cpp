@@ -49,9 +49,16 @@ void multiply(void** args, Decode decode) {
       for (u32 e = 0; e < per_reg; e++) b[t * per_reg + r * K / 2 + e][g] = decode(x.b[r], e);
     for (u32 r = 0; r < 4; r++) c[g + (r >> 1) * 8][t * 2 + (r & 1)] = static_cast<Acc*>(x.c)[r];
   }
-  for (u32 i = 0; i < 16; i++)
-    for (u32 k = 0; k < K; k++)
-      for (u32 j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
+  typedef Acc Lanes __attribute__((vector_size(32)));  // the eight columns of a row
+  for (u32 i = 0; i < 16; i++) {
+    Lanes sum, row;
+    std::memcpy(&sum, c[i], sizeof sum);
+    for (u32 k = 0; k < K; k++) {
+      std::memcpy(&row, b[k], sizeof row);
+      sum += a[i][k] * row;
+    }
+    std::memcpy(c[i], &sum, sizeof sum);
+  }
   for (u32 l = 0; l < 32; l++) {
     const u32 g = l >> 2, t = l & 3;
     for (u32 r = 0; r < 4; r++) static_cast<Acc*>(static_cast<MmaArg*>(args[l])->c)[r] = c[g + (r >> 1) * 8][t * 2 + (r & 1)];

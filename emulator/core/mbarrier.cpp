@@ -149,7 +149,7 @@ void tma_load(u32 dst, const void* map, u32 bar, u32 rank, const i32* coords, Si
     if (!row.global) return;
     check_global(*x.b, row.global, row.bytes, 1, x.where);
     if (x.checked) race_access(*x.b, row.global, row.bytes, {kAsync, x.where, x.thread});
-  }, &arg);
+  }, &arg, true);
   if (b.checked()) {
     load.token = b.next_token++;
     race_pend(b, target, bytes, {kWrite | kAsync, where_of(at), f.id}, load.token);

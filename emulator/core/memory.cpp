@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdarg>
@@ -32,6 +33,27 @@ Memory::Memory() {
   if (p != MAP_FAILED) reserve_ = static_cast<u8*>(p);
 }
 
+// Large memory shows one poisoned file again and again, private: it takes pages when it is written, as a pool of keys
+// and values that a device has room for and a laptop has not.
+static bool poison(u8* pages, size_t mapped) {
+  constexpr size_t kPiece = size_t{16} << 20;
+  if (mapped < 4 * kPiece) {
+    std::memset(pages, 0xFF, mapped);
+    return true;
+  }
+  static const int file = [] {
+    const int fd = memfd_create("llmc-emulator-poison", MFD_CLOEXEC);
+    const std::vector<u8> piece(kPiece, 0xFF);
+    return fd >= 0 && write(fd, piece.data(), kPiece) == ssize_t(kPiece) ? fd : -1;
+  }();
+  for (size_t at = 0; at < mapped && file >= 0; at += kPiece) {
+    void* p = mmap(pages + at, std::min(kPiece, mapped - at), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file, 0);
+    if (p == MAP_FAILED) return false;
+  }
+  return file >= 0;
+}
+
 u8* Memory::allocate(size_t bytes, u32 device, bool host) {
   const size_t mapped = round_up(std::max<size_t>(bytes, 1), 4096);
   if (!reserve_ || next_ + mapped + kGuard > kReserve) return nullptr;
@@ -40,9 +62,7 @@ u8* Memory::allocate(size_t bytes, u32 device, bool host) {
   next_ += mapped + kGuard;
   // The allocation ends as near to the guard page as its 256-byte alignment allows.
   u8* base = pages + mapped - std::max<size_t>(round_up(bytes, 256), 256);
-  if (bytes < (size_t{64} << 20)) std::memset(pages, 0xFF, mapped);
-  else for (u8* p = pages; p < pages + mapped; p += size_t{16} << 20)
-    std::memset(p, 0xFF, std::min<size_t>(size_t{16} << 20, size_t(pages + mapped - p)));
+  if (!poison(pages, mapped)) return nullptr;
   by_base_[base] = Allocation{base, bytes, device, host, false, ++serial_};
   return base;
 }
@@ -53,8 +73,7 @@ bool Memory::release(u8* p) {
   it->second.freed = true;  // the range is never reused: a late access faults or is reported by name
   u8* pages = reinterpret_cast<u8*>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t{4095});
   const size_t mapped = round_up(size_t(p - pages) + std::max<size_t>(it->second.bytes, 1), 4096);
-  madvise(pages, mapped, MADV_DONTNEED);
-  mprotect(pages, mapped, PROT_NONE);
+  mmap(pages, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return true;
 }
 

@@ -9,8 +9,11 @@ void barrier_sync(u32 id, u32 count, Site at);
 void barrier_arrive(u32 id, u32 count, Site at);
 void warp_op(u32 mask, const char* name, bool aligned, void* arg, WarpExec exec, Site at);
 void syncwarp(u32 mask, Site at);
-// The last of the 128 threads executes; name must be a literal (compared by address).
-void warpgroup_op(const char* name, void* arg, void (*exec)(Warpgroup&, Block&), Site at);
+// A warpgroup-wide operation: each thread joins it, fills in its part and arrives; the last of the 128 executes. A thread
+// whose registers it does not change need not wait for the others. name must be a literal (compared by address).
+using CollectiveExec = void (*)(Warpgroup&, Block&, Collective&);
+Collective& warpgroup_join(const char* name, Site at);
+void warpgroup_arrive(Collective& c, CollectiveExec exec, bool wait);
 
 // access.cpp
 void access(const void* p, u32 bytes, Access kind, Site at);
@@ -52,7 +55,10 @@ struct TmaRow { u32 smem; u8* global; u32 bytes; };  // global null: out of boun
 size_t tma_box_bytes(const TensorMapData& map);
 u32 tma_span(const TensorMapData& map);  // swizzle span in bytes, 0 when there is none
 TensorMapData checked_map(const void* map, u32 rank, u32 smem, Site at);
-void for_each_tma_chunk(const TensorMapData& map, u32 smem, const i32* coords, void (*f)(void*, TmaRow), void* arg);
+// Calls f once per run of bytes contiguous on both sides (16-byte chunks when swizzled), or, when only the global side
+// is of interest, once per row.
+void for_each_tma_chunk(const TensorMapData& map, u32 smem, const i32* coords, void (*f)(void*, TmaRow), void* arg,
+                        bool global_only = false);
 
 // wgmma.cpp
 void wgmma(Mma kind, u32 n, void* acc, const u32* a_regs, u64 desc_a, u64 desc_b, bool accumulate, Site at);

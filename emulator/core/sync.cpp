@@ -86,19 +86,38 @@ void syncwarp(u32 mask, Site at) {
   }, at);
 }
 
-void warpgroup_op(const char* name, void* arg, void (*exec)(Warpgroup&, Block&), Site at) {
+Collective& warpgroup_join(const char* name, Site at) {
   Fiber& f = me();
   Block& b = *f.block;
   const u32 base = f.id / 128 * 128;
   if (base + 128 > b.n) misuse(at, text("%s: thread %u is not in a full warpgroup of 128 threads", name, f.id));
   Warpgroup& g = b.warpgroups[f.id / 128];
-  if (!g.arrived) g.name = name, g.at = at;
-  else if (g.name != name || g.at.line != at.line)
-    misuse(at, text("divergent warpgroup: %s meets %s at %s", name, g.name, describe(where_of(g.at)).c_str()));
-  g.args[f.id - base] = arg;
-  if (++g.arrived < 128) return block_here(name, at);
-  g.arrived = 0;
-  exec(g, b);
+  const size_t index = g.next[f.id - base]++ - g.done;
+  if (index == g.pending.size()) {
+    g.pending.emplace_back();
+    g.pending.back().name = name, g.pending.back().at = at;
+  }
+  Collective& c = g.pending[index];
+  if (c.name != name || c.at.line != at.line)
+    misuse(at, text("divergent warpgroup: %s meets %s at %s", name, c.name, describe(where_of(c.at)).c_str()));
+  return c;
+}
+
+// In checked blocks everybody waits: an operation happens at the clocks its threads have when they issue it.
+void warpgroup_arrive(Collective& c, CollectiveExec exec, bool wait) {
+  Fiber& f = me();
+  Block& b = *f.block;
+  wait = wait || b.checked();
+  if (++c.arrived < 128) {
+    if (wait) block_here(c.name, c.at);
+    return;
+  }
+  Warpgroup& g = b.warpgroups[f.id / 128];
+  exec(g, b, c);  // the front: who arrives here has arrived at all before it
+  g.pending.pop_front();
+  g.done++;
+  if (!wait) return;
+  const u32 base = f.id / 128 * 128;
   for (u32 t = base; t < base + 128; t++)
     if (t != f.id) wake(b, t);
 }

@@ -26,10 +26,10 @@ TensorMapData checked_map(const void* map, u32 rank, u32 smem, Site at) {
   return m;
 }
 
-// Calls f once per run of bytes contiguous on both sides (16-byte chunks when swizzled).
-void for_each_tma_chunk(const TensorMapData& m, u32 smem, const i32* coords, void (*f)(void*, TmaRow), void* arg) {
+void for_each_tma_chunk(const TensorMapData& m, u32 smem, const i32* coords, void (*f)(void*, TmaRow), void* arg,
+                        bool global_only) {
   const u32 row_bytes = m.box[0] * m.element_bytes, span = tma_span(m);
-  const u32 chunk = span ? 16 : row_bytes;
+  const u32 chunk = span && !global_only ? 16 : row_bytes;
   u32 rows = 1;
   for (u32 i = 1; i < m.rank; i++) rows *= m.box[i];
   for (u32 r = 0; r < rows; r++) {

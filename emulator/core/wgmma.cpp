@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "../include/llmc_emu/formats.h"
 #include "primitives.h"
 
 namespace emu {
 
 namespace {
-
-struct IssueArg { Mma kind; u32 n; void* acc; const u32* a; u64 desc_a, desc_b; bool accumulate; Site at; };
 
 u32 depth(Mma kind) { return kind == Mma::e4m3 || kind == Mma::s8 ? 32 : 16; }
 u32 element_bytes(Mma kind) { return 32 / depth(kind); }
@@ -64,10 +63,45 @@ void multiply(Block& b, const WgmmaOp& op, Load load) {
       for (u32 j = 0; j < op.n; j++) c[i * op.n + j] += a[i * k + x] * w[x * op.n + j];
 }
 
+// bf16 and f16, which decode steps spend their time in: eight columns at a time, each sum along k in order as above.
+typedef float Lanes __attribute__((vector_size(32)));
+constexpr u32 kDepth = 16, kMaxN = 256;
+
+void widen(Mma kind, const u16* from, float* to, u32 stride) {
+  for (u32 e = 0; e < 8; e++) to[e * stride] = kind == Mma::bf16 ? bf16_to_f32(from[e]) : f16_to_f32(from[e]);
+}
+
+void multiply_halves(Block& b, const WgmmaOp& op) {
+  float a[64 * kDepth];
+  alignas(32) float w[kDepth * kMaxN];
+  auto operand = [&](u64 desc, u32 rows, float* to, u32 row_stride, u32 k_stride) {
+    each_operand_chunk(desc, rows, 32, [&](u32 row, u32 at, u32 address) {
+      u16 chunk[8];
+      std::memcpy(chunk, b.smem + address, 16);
+      widen(op.kind, chunk, to + row * row_stride + at / 2 * k_stride, k_stride);
+    });
+  };
+  operand(op.desc_a, 64, a, kDepth, 1);
+  operand(op.desc_b, op.n, w, 1, op.n);
+  auto* c = reinterpret_cast<float*>(op.acc->tile.data());
+  for (u32 i = 0; i < 64; i++)
+    for (u32 j = 0; j < op.n; j += 8) {
+      Lanes sum{};
+      if (op.accumulate) std::memcpy(&sum, c + i * op.n + j, sizeof sum);
+      for (u32 x = 0; x < kDepth; x++) {
+        Lanes column;
+        std::memcpy(&column, w + x * op.n + j, sizeof column);
+        sum += a[i * kDepth + x] * column;
+      }
+      std::memcpy(c + i * op.n + j, &sum, sizeof sum);
+    }
+}
+
 void execute(Block& b, WgmmaOp& op) {
   if (op.executed) return;
   op.executed = true;
   if (op.kind == Mma::s8) multiply<i32>(b, op, [](const u8* p) { return i32(static_cast<signed char>(*p)); });
+  else if (!op.a_in_regs && op.kind != Mma::e4m3) multiply_halves(b, op);
   else multiply<float>(b, op, [&](const u8* p) { return decode_element(op.kind, p); });
 }
 
@@ -89,43 +123,28 @@ void check_layout(Block& b, u64 desc, Site at) {
                     span, describe(where_of(layout.at)).c_str(), layout.span));
 }
 
-void exec_issue(Warpgroup& g, Block& b) {
-  const auto& first = *static_cast<IssueArg*>(g.args[0]);
-  const Where where = where_of(first.at);
-  const u32 base = me().id / 128 * 128;
+void exec_issue(Warpgroup& g, Block& b, Collective& c) {
+  WgmmaOp& op = c.op;
+  const Where where = where_of(op.at);
+  const u32 base = u32(&g - b.warpgroups) * 128;
   if (!g.fenced)
-    misuse(first.at, "wgmma without wgmma_fence: the first wgmma, and the first after a wgmma_wait, needs one before it "
-                     "(registers of the accumulator may have been touched)");
-  WgmmaOp op;
-  op.kind = first.kind, op.n = first.n, op.desc_a = first.desc_a, op.desc_b = first.desc_b;
-  op.a_in_regs = first.a != nullptr, op.accumulate = first.accumulate, op.at = first.at;
-  for (u32 t = 0; t < 128; t++) {
-    const auto& x = *static_cast<IssueArg*>(g.args[t]);
-    if (x.desc_a != op.desc_a || x.desc_b != op.desc_b || x.accumulate != op.accumulate)
-      misuse(first.at, text("wgmma: thread %u gives other descriptors than thread %u of the same warpgroup", base + t, base));
-    if (op.a_in_regs) op.a_regs.insert(op.a_regs.end(), x.a, x.a + 4);
-  }
+    misuse(op.at, "wgmma without wgmma_fence: the first wgmma, and the first after a wgmma_wait, needs one before it "
+                  "(registers of the accumulator may have been touched)");
   each_operand_chunk(op.desc_b, op.n, 32, [&](u32, u32, u32 address) { smem_at(b, address, 16, where); });
   if (!op.a_in_regs) each_operand_chunk(op.desc_a, 64, 32, [&](u32, u32, u32 address) { smem_at(b, address, 16, where); });
 
-  check_layout(b, op.desc_b, first.at);
-  if (!op.a_in_regs) check_layout(b, op.desc_a, first.at);
+  check_layout(b, op.desc_b, op.at);
+  if (!op.a_in_regs) check_layout(b, op.desc_a, op.at);
 
   for (auto& acc : g.accumulators)
-    if (acc->thread_regs[0] == first.acc && acc->n == op.n) op.acc = acc.get();
-  if (!op.acc) {  // take the registers over: tile from registers, then poison
+    if (acc->thread_regs[0] == c.regs[0] && acc->n == op.n) op.acc = acc.get();
+  if (!op.acc) {
     g.accumulators.push_back(std::make_unique<Accumulator>());
     op.acc = g.accumulators.back().get();
     op.acc->n = op.n;
-    op.acc->tile.resize(size_t(64) * op.n);
-    for (u32 t = 0; t < 128; t++) {
-      auto* regs = static_cast<u32*>(static_cast<IssueArg*>(g.args[t])->acc);
-      op.acc->thread_regs[t] = regs;
-      for (u32 v = 0; v < op.n / 2; v++) op.acc->tile[tile_index(t, v, op.n)] = regs[v];
-      std::memset(regs, 0xFF, op.n * 2);
-      const auto* bytes = reinterpret_cast<const u8*>(regs);
-      b.fibers[base + t]->in_flight.push_back({bytes, bytes + op.n * 2});
-    }
+    op.acc->tile = std::move(c.tile);
+    op.acc->tile.resize(size_t(64) * op.n, ~0u);
+    std::copy(c.regs, c.regs + 128, op.acc->thread_regs);
   }
   op.acc->users++;
   if (b.checked()) {
@@ -152,8 +171,8 @@ void give_back(Warpgroup& g, Block& b, Accumulator* acc) {
                                     [&](const auto& p) { return p.get() == acc; }));
 }
 
-void exec_wait(Warpgroup& g, Block& b) {
-  const u32 pending = *static_cast<u32*>(g.args[0]), base = u32(&g - b.warpgroups) * 128;
+void exec_wait(Warpgroup& g, Block& b, Collective& c) {
+  const u32 pending = c.value, base = u32(&g - b.warpgroups) * 128;
   if (g.groups.size() <= pending) return;
   const size_t groups = g.groups.size() - pending, n = g.groups[groups - 1];
   u32 stamp = 0;
@@ -189,22 +208,48 @@ void exec_wait(Warpgroup& g, Block& b) {
 }  // namespace
 
 void wgmma(Mma kind, u32 n, void* acc, const u32* a, u64 desc_a, u64 desc_b, bool accumulate, Site at) {
-  IssueArg arg{kind, n, acc, a, desc_a, desc_b, accumulate, at};
-  warpgroup_op("wgmma", &arg, exec_issue, at);
+  Fiber& f = me();
+  const u32 t = f.id % 128;
+  Collective& c = warpgroup_join("wgmma", at);
+  WgmmaOp& op = c.op;
+  if (!c.arrived) {
+    op.kind = kind, op.n = n, op.desc_a = desc_a, op.desc_b = desc_b;
+    op.a_in_regs = a != nullptr, op.accumulate = accumulate, op.at = at;
+    if (a) op.a_regs.resize(128 * 4);
+  } else if (op.desc_a != desc_a || op.desc_b != desc_b || op.accumulate != accumulate) {
+    misuse(at, text("wgmma: thread %u gives other descriptors than another thread of the same warpgroup", f.id));
+  }
+  if (a) std::copy(a, a + 4, op.a_regs.begin() + t * 4);
+  // Take the registers over, unless an earlier operation holds them: their values into the tile, poison in their place.
+  auto* regs = static_cast<u32*>(acc);
+  const auto* bytes = reinterpret_cast<const u8*>(acc);
+  c.regs[t] = acc;
+  const bool held = std::any_of(f.in_flight.begin(), f.in_flight.end(), [&](const InFlight& x) { return x.begin == bytes; });
+  if (!held) {
+    c.tile.resize(size_t(64) * n);
+    for (u32 v = 0; v < n / 2; v++) c.tile[tile_index(t, v, n)] = regs[v];
+    std::memset(acc, 0xFF, n * 2);
+    f.in_flight.push_back({bytes, bytes + n * 2});
+  }
+  warpgroup_arrive(c, exec_issue, false);
 }
 
 void wgmma_fence(Site at) {
-  warpgroup_op("wgmma.fence", nullptr, [](Warpgroup& g, Block&) { g.fenced = true; }, at);
+  warpgroup_arrive(warpgroup_join("wgmma.fence", at), [](Warpgroup& g, Block&, Collective&) { g.fenced = true; }, false);
 }
 
 void wgmma_commit(Site at) {
-  warpgroup_op("wgmma.commit_group", nullptr, [](Warpgroup& g, Block&) { g.groups.push_back(g.ops.size()); }, at);
+  warpgroup_arrive(warpgroup_join("wgmma.commit_group", at),
+                   [](Warpgroup& g, Block&, Collective&) { g.groups.push_back(g.ops.size()); }, false);
 }
 
-void wgmma_wait(u32 pending, Site at) { warpgroup_op("wgmma.wait_group", &pending, exec_wait, at); }
+void wgmma_wait(u32 pending, Site at) {
+  Collective& c = warpgroup_join("wgmma.wait_group", at);
+  c.value = pending;
+  warpgroup_arrive(c, exec_wait, true);
+}
 
 namespace {
-struct RegArg { u32 regs; bool increase; Site at; };
 void give_registers(Block& b) {
   for (Warpgroup& g : b.warpgroups) {
     if (g.reg_waiters.empty()) continue;
@@ -215,17 +260,19 @@ void give_registers(Block& b) {
 }  // namespace
 
 void setmaxnreg(u32 regs, bool increase, Site at) {
-  RegArg arg{regs, increase, at};
   if (regs < 24 || regs > 256 || regs % 8) misuse(at, text("setmaxnreg %u is not a multiple of 8 in 24..256", regs));
-  warpgroup_op(increase ? "setmaxnreg.inc" : "setmaxnreg.dec", &arg, [](Warpgroup& g, Block& b) {
-    const auto& x = *static_cast<RegArg*>(g.args[0]);
-    if (x.increase ? x.regs < g.regs : x.regs > g.regs)
-      misuse(x.at, text("setmaxnreg.%s %u: the warpgroup holds %u registers per thread", x.increase ? "inc" : "dec", x.regs, g.regs));
-    if (x.increase) return;
-    b.free_regs += g.regs - x.regs;
-    g.regs = x.regs;
+  Collective& c = warpgroup_join(increase ? "setmaxnreg.inc" : "setmaxnreg.dec", at);
+  c.value = regs;
+  auto inc = [](Warpgroup& g, Block&, Collective& x) {
+    if (x.value < g.regs) misuse(x.at, text("setmaxnreg.inc %u: the warpgroup holds %u registers per thread", x.value, g.regs));
+  };
+  auto dec = [](Warpgroup& g, Block& b, Collective& x) {
+    if (x.value > g.regs) misuse(x.at, text("setmaxnreg.dec %u: the warpgroup holds %u registers per thread", x.value, g.regs));
+    b.free_regs += g.regs - x.value;
+    g.regs = x.value;
     give_registers(b);
-  }, at);
+  };
+  warpgroup_arrive(c, increase ? CollectiveExec(inc) : CollectiveExec(dec), true);
   if (!increase) return;
   Fiber& f = me();
   Block& b = *f.block;

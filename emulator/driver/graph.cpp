@@ -43,6 +43,11 @@ CUresult run_graph(const GraphExec& exec, emu::Op& launch) {
   std::vector<size_t> missing(n), ready;
   std::vector<std::vector<size_t>> successors(n);
   std::vector<emu::Op*> ops(n);
+  // The race detector refers to operations for ever; without it a long run keeps none.
+  std::deque<emu::Op> passing;
+  bool checked = d.prefer_checked;
+  for (const Work& w : exec.work) checked = checked || (w.kind == Work::Kind::kernel && w.launch.function->module->twin->checked);
+  std::deque<emu::Op>& kept = checked ? d.ops : passing;
   for (size_t i = 0; i < n; i++) {
     missing[i] = exec.dependencies[i].size();
     for (size_t dependency : exec.dependencies[i]) successors[dependency].push_back(i);
@@ -55,8 +60,8 @@ CUresult run_graph(const GraphExec& exec, emu::Op& launch) {
     if (d.schedule.mode == emu::Mode::random) j = head + d.random() % (ready.size() - head);
     std::swap(ready[head], ready[j]);
     const size_t i = ready[head++];
-    emu::Op& op = d.ops.emplace_back(launch);
-    op.id = u32(d.ops.size());
+    emu::Op& op = kept.emplace_back(launch);
+    op.id = checked ? u32(d.ops.size()) : launch.id + u32(i);
     op.node = u32(i);
     const Work& w = exec.work[i];
     op.name = (w.kind == Work::Kind::kernel ? w.launch.function->name : std::string("node")) + emu::text(" (graph node %zu)", i);

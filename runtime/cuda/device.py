@@ -9,12 +9,13 @@ from llmc.runtime.artifact import Artifact
 from llmc.runtime.cuda.addresses import find_buffer
 from llmc.runtime.cuda.arguments import Arguments
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
-from llmc.runtime.cuda.driver import CudaError, call, driver
+from llmc.runtime.cuda.driver import CudaError
 from llmc.runtime.cuda.graphs import EntryGraphs
-from llmc.runtime.cuda.inputs import NoSampling, SamplingStage
 from llmc.runtime.cuda.logits import LogitsCopy
 from llmc.runtime.cuda.plan import Sizes, read_plan
 from llmc.runtime.cuda.resident import Resident
+from llmc.runtime.cuda.sampling_stage import SamplingStage
+from llmc.runtime.cuda.serial import SerialEntry
 from llmc.runtime.device import DeviceMemory
 from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
 from llmc.runtime.limits import LoadOptions, plan_step
@@ -29,13 +30,13 @@ class CudaDevice:
     Raises EngineError subclasses, InvalidParameter. A kernel that faults ends the device: every later step fails.
     """
 
-    def __init__(self, artifact: Artifact, options: LoadOptions, sampling: SamplingStage | None = None) -> None:
-        self._graphs: dict[str, EntryGraphs] = {}
+    def __init__(self, artifact: Artifact, options: LoadOptions) -> None:
+        self._entries: dict[str, EntryGraphs | SerialEntry] = {}
         self._resident: Resident | None = None
         self._died_of: str | None = None
         self._under_way = False  # the device may still read or write the step's arrays
         try:
-            self._open(artifact, options, sampling or NoSampling())
+            self._open(artifact, options)
         except CudaError as error:
             self.close()
             raise DeviceRefused(f"{artifact.folder}: {artifact.target.name} cannot be made ready: {error}") from error
@@ -43,11 +44,11 @@ class CudaDevice:
             self.close()
             raise
 
-    def _open(self, artifact: Artifact, options: LoadOptions, sampling: SamplingStage) -> None:
+    def _open(self, artifact: Artifact, options: LoadOptions) -> None:
         target = artifact.target
         self.limits = limits = plan_step(artifact.manifest, target, options)
         plans = {
-            entry: read_plan(artifact.path(target.plan(entry)).read_bytes(), f"{artifact.folder}: {target.plan(entry)}")
+            entry: read_plan(artifact.read_bytes(target.plan(entry)), f"{artifact.folder}: {target.plan(entry)}")
             for entry in (PREFILL, DECODE)
         }
         self._decode_buckets = decode_buckets(limits.max_seqs)
@@ -56,6 +57,7 @@ class CudaDevice:
             PREFILL: [prefill_sizes(bucket, True, limits) for bucket in self._prefill_buckets],
             DECODE: [decode_sizes(bucket, limits) for bucket in self._decode_buckets],
         }
+        sampling = SamplingStage(limits, len(artifact.manifest.tokens.eos))
         self._resident = resident = Resident(artifact, plans, buckets, limits, options.kv_memory, sampling)
         self.num_blocks = resident.num_blocks
         self.memory = DeviceMemory(resident.weights_bytes, resident.kv_bytes, resident.arena_bytes)
@@ -64,8 +66,11 @@ class CudaDevice:
             arguments = Arguments(plan, resident.addresses)
             arguments.check(buckets[entry][-1])
             assert resident.kernels is not None
-            programmatic = resident.context.programmatic
-            self._graphs[entry] = EntryGraphs(plan, resident.kernels, arguments, programmatic)
+            if options.serial:
+                self._entries[entry] = SerialEntry(plan, resident.kernels, arguments)
+            else:
+                programmatic = resident.context.programmatic
+                self._entries[entry] = EntryGraphs(plan, resident.kernels, arguments, programmatic)
             logits, vocab = find_buffer(plan, plan.logits), artifact.manifest.model.vocab_size
             if logits.row_bytes < 4 * vocab:
                 raise ManifestInvalid(
@@ -89,8 +94,8 @@ class CudaDevice:
         with contextlib.suppress(CudaError):
             resident.context.enter()
             resident.context.synchronize()
-        for graphs in self._graphs.values():
-            graphs.close()
+        for runner in self._entries.values():
+            runner.close()
         resident.close()
 
     def _run(self, entry: str, step: StepBuffers, sizes: Sizes) -> None:
@@ -104,28 +109,29 @@ class CudaDevice:
             context.enter()
             if self._under_way:  # an exception (Ctrl-C) tore the last step before its end
                 context.synchronize()
-            graph = self._graphs[entry].get(sizes, stream)
             self._under_way = True
             resident.inputs.send(step, stream)
-            call(driver().cuGraphLaunch, graph, stream)
+            self._entries[entry].run(sizes, stream)
             resident.outputs.fetch(step, stream)
             self._logits[entry].fetch(step, stream)
             context.synchronize()
             self._under_way = False
             resident.outputs.read(step)
         except CudaError as error:
-            raise self._failure(entry, step, error) from error
+            text = (
+                f"{entry} of {step.num_tokens} tokens, {step.num_seqs} sequences, {step.num_rows} rows: {error}; "
+                "an engine loaded with serial=True names the kernel"
+            )
+            raise self._failed(StepFailed(text)) from error
+        except StepFailed as error:
+            raise self._failed(error) from error.__cause__
 
-    def _failure(self, entry: str, step: StepBuffers, error: CudaError) -> StepFailed:
+    def _failed(self, failure: StepFailed) -> StepFailed:
         """Kernels that fault leave a context in which nothing works any more; a refused call leaves it as it was."""
-        text = (
-            f"{entry} of {step.num_tokens} tokens, {step.num_seqs} sequences, {step.num_rows} rows: {error}: "
-            "a fault of the engine or the device, not of the request"
-        )
         assert self._resident is not None
         try:
             self._resident.context.synchronize()
             self._under_way = False
         except CudaError:
-            self._died_of = text
-        return StepFailed(text)
+            self._died_of = str(failure)
+        return failure

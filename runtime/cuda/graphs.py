@@ -12,8 +12,8 @@ from typing import Any
 from llmc.runtime.cuda.arguments import Arguments
 from llmc.runtime.cuda.driver import CudaError, call, driver
 from llmc.runtime.cuda.kernels import Kernels
-from llmc.runtime.cuda.plan import Launch, Plan, Sizes, Variant
-from llmc.runtime.errors import StepFailed
+from llmc.runtime.cuda.launching import Shaped, failure, shape
+from llmc.runtime.cuda.plan import Plan, Sizes
 
 
 class EntryGraphs:
@@ -31,11 +31,11 @@ class EntryGraphs:
         self._programmatic = programmatic
         self._ready: dict[Sizes, Any] = {}
 
-    def get(self, sizes: Sizes, stream: Any) -> Any:
-        """The executable graph for a bucket. Raises StepFailed, which names the kernel that CUDA refuses."""
+    def run(self, sizes: Sizes, stream: Any) -> None:
+        """Queue the graph for a bucket. Raises StepFailed, which names the kernel that CUDA refuses; CudaError."""
         if sizes not in self._ready:
             self._ready[sizes] = self._build(sizes, stream)
-        return self._ready[sizes]
+        call(self._cu.cuGraphLaunch, self._ready[sizes], stream)
 
     def close(self) -> None:
         """Destroy all; none may run any more."""
@@ -49,15 +49,15 @@ class EntryGraphs:
         try:
             ends: list[tuple[Any, ...]] = []  # of each launch: nodes that have ended when it has
             for launch in self._plan.launches:
-                variant = launch.variant(sizes.value(launch.rows))
+                shaped = shape(launch, sizes)
                 after = tuple(dict.fromkeys(node for before in launch.after for node in ends[before]))
-                if 0 in (extent.at(sizes) for extent in variant.grid):  # nothing to do: no row is sampled
+                if shaped.is_empty:
                     ends.append(after)
                     continue
                 try:
-                    ends.append((self._add(graph, variant, sizes, after),))
+                    ends.append((self._add(graph, shaped, sizes, after),))
                 except CudaError as error:
-                    raise self._refused(launch, variant, sizes, error) from error
+                    raise failure(self._plan, sizes, shaped, error) from error
             executable = call(self._cu.cuGraphInstantiate, graph, 0)
             try:
                 call(self._cu.cuGraphUpload, executable, stream)
@@ -69,11 +69,10 @@ class EntryGraphs:
             with contextlib.suppress(CudaError):
                 call(self._cu.cuGraphDestroy, graph)
 
-    def _add(self, graph: Any, variant: Variant, sizes: Sizes, after: Sequence[Any]) -> Any:
-        parameters = self._cu.CUDA_KERNEL_NODE_PARAMS()
+    def _add(self, graph: Any, shaped: Shaped, sizes: Sizes, after: Sequence[Any]) -> Any:
+        parameters, variant = self._cu.CUDA_KERNEL_NODE_PARAMS(), shaped.variant
         parameters.func = self._kernels[variant.kernel]
-        grid = [extent.at(sizes) for extent in variant.grid]
-        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = [*grid, 1, 1][:3]
+        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = shaped.grid
         parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = variant.block, 1, 1
         parameters.sharedMemBytes = variant.shared_bytes
         parameters.kernelParams = self._arguments.of(variant, sizes)
@@ -90,10 +89,3 @@ class EntryGraphs:
         edge.from_port = self._cu.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
         edge.type = int(self._cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
         return edge
-
-    def _refused(self, launch: Launch, variant: Variant, sizes: Sizes, error: CudaError) -> StepFailed:
-        grid = " x ".join(str(extent.at(sizes)) for extent in variant.grid)
-        return StepFailed(
-            f"{self._plan.entry} for {sizes.tokens} tokens: CUDA refuses {variant.kernel} ({launch.op} {launch.loc}; "
-            f"grid {grid}, block {variant.block}, {variant.shared_bytes} bytes of shared memory): {error}"
-        )

@@ -7,7 +7,7 @@ from typing import Any
 from llmc.runtime.artifact import Artifact
 from llmc.runtime.cuda.driver import CudaError, call, driver
 from llmc.runtime.cuda.plan import Plan
-from llmc.runtime.errors import DeviceRefused, FileMismatch
+from llmc.runtime.errors import DeviceRefused
 
 DEFAULT_SHARED_BYTES = 48 << 10  # dynamic shared memory that a kernel may use without asking (CUDA Programming Guide)
 
@@ -46,15 +46,13 @@ class Kernels:
         attribute = self._cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         symbol = ""
         try:
-            module = call(self._cu.cuModuleLoadData, path.read_bytes())
+            module = call(self._cu.cuModuleLoadData, artifact.read_bytes(file))
             self._modules.append(module)
             for symbol in symbols:
                 function = call(self._cu.cuModuleGetFunction, module, symbol.encode())
                 if shared.get(symbol, 0) > DEFAULT_SHARED_BYTES:
                     call(self._cu.cuFuncSetAttribute, function, attribute, shared[symbol])
                 self._functions[symbol] = function
-        except OSError as error:
-            raise FileMismatch(f"{path}: cannot be read: {error.strerror}") from error
         except CudaError as error:
             raise DeviceRefused(f"{path}: {symbol or 'the module'} cannot be loaded: {error}") from error
 

@@ -8,11 +8,12 @@ from llmc.runtime.cuda.addresses import Addresses, lay_out_arena, scratch_bytes
 from llmc.runtime.cuda.context import Context
 from llmc.runtime.cuda.driver import CudaError, call, driver
 from llmc.runtime.cuda.heap import Heap
-from llmc.runtime.cuda.inputs import SamplingStage, StepInputs
+from llmc.runtime.cuda.inputs import StepInputs
 from llmc.runtime.cuda.kernels import Kernels
 from llmc.runtime.cuda.outputs import StepOutputs
 from llmc.runtime.cuda.plan import Plan, Sizes
-from llmc.runtime.cuda.sizing import Needs, pool_bytes, size_pool
+from llmc.runtime.cuda.sampling_stage import SamplingStage
+from llmc.runtime.cuda.sizing import Needs, pool_bytes, size_pools
 from llmc.runtime.cuda.upload import place, upload
 from llmc.runtime.prepare import StepLimits
 
@@ -39,9 +40,9 @@ class Resident:
         self.kernels: Kernels | None = None
         try:
             self.kernels = Kernels(artifact, plans.values())
-            self.inputs = StepInputs(self.heap, limits, len(pool_bytes(kv, 1)), sampling)
+            self.inputs = StepInputs(self.heap, limits, sampling)
             self.outputs = StepOutputs(self.heap, limits)
-            self.num_blocks = size_pool(artifact.folder, kv, limits, needs, self.context.memory(), kv_memory)
+            self.num_blocks = size_pools(artifact.folder, kv, limits, needs, self.context.memory(), kv_memory)
             pools = pool_bytes(kv, self.num_blocks)
             weights = self.heap.device(placed.num_bytes, "weights")
             self.addresses = Addresses(
@@ -54,6 +55,9 @@ class Resident:
                 scratch={name: self.heap.device(size, f"scratch {name}") for name, size in scratch.items()},
                 kv=tuple(self.heap.device(size, "KV pool") for size in pools),
             )
+            # Kernels may read rows behind a step's last, in tiles; what they make of those is thrown away.
+            if layout.num_bytes:
+                call(driver().cuMemsetD8Async, self.addresses.arena, 0, layout.num_bytes, self.context.stream)
             zeroed = {s.name for plan in plans.values() for s in plan.scratch if s.zeroed}
             for name in sorted(zeroed & scratch.keys()):
                 call(driver().cuMemsetD8Async, self.addresses.scratch[name], 0, scratch[name], self.context.stream)

@@ -7,7 +7,7 @@ history, so most steps copy nothing but the rows.
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import c_float, c_int32, c_uint32, c_uint64
+from ctypes import c_float, c_int32, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,11 +40,30 @@ class SampleRow(ctypes.Structure):
     )
 
 
-_SAME = tuple(
-    name
+# Up to here the device's row is the host's, field by field.
+_SAME_BYTES = SampleRow.history.offset
+assert all(
+    getattr(SampleRow, name).offset == getattr(LlmcSampling, name).offset
     for name, _ in SampleRow._fields_
-    if name not in ("history", "history_len", "prompt_len", "bias", "num_bias", "wanted")
+    if getattr(SampleRow, name).offset < _SAME_BYTES
 )
+_FORMATS = {c_float: "f4", c_int32: "i4", c_uint32: "u4", c_uint64: "u8", c_void_p: "u8"}
+
+
+def _table(structure: type[ctypes.Structure]) -> np.dtype[np.void]:
+    """A row of an array of these structures, for numpy."""
+    names = [name for name, *_ in structure._fields_]
+    return np.dtype(
+        {
+            "names": names,
+            "formats": [_FORMATS[kind] for _, kind, *_ in structure._fields_],
+            "offsets": [getattr(structure, name).offset for name in names],
+            "itemsize": ctypes.sizeof(structure),
+        }
+    )
+
+
+_HOST, _ROW = _table(LlmcSampling), _table(SampleRow)
 
 
 @dataclass(frozen=True)
@@ -90,15 +109,8 @@ class TooLittleRoom(ValueError):
 
 def needed(sampling: Sequence[LlmcSampling]) -> Amounts:
     """What `pack` will use of the arrays."""
-    return Amounts(
-        len(sampling), sum(s.history_len for s in sampling if is_penalised(s)), sum(s.num_bias for s in sampling)
-    )
-
-
-def is_penalised(s: LlmcSampling) -> bool:
-    """Whether the row's history matters."""
-    neutral = s.repetition_penalty == 1.0 and s.presence_penalty == 0.0 and s.frequency_penalty == 0.0
-    return not neutral and s.history_len > 0
+    rows = _rows_of(sampling)
+    return Amounts(len(rows), int(_history_lens(rows).sum()), int(rows["num_bias"].sum()))
 
 
 def pack(sampling: Sequence[LlmcSampling], arrays: SamplingArrays) -> Amounts:
@@ -107,26 +119,52 @@ def pack(sampling: Sequence[LlmcSampling], arrays: SamplingArrays) -> Amounts:
     Raises TooLittleRoom, before anything is written, if they do not fit; ValueError for more alternatives than a row
     of output holds. Addresses in `sampling` are read during the call only.
     """
-    amounts = needed(sampling)
+    return pack_rows(_rows_of(sampling), arrays)
+
+
+def pack_rows(given: NDArray[np.void], arrays: SamplingArrays) -> Amounts:
+    """`pack` of rows as `host_rows` gives them: one pass, whatever their number."""
+    count, lens, biases = len(given), _history_lens(given), given["num_bias"]
+    history_ends, bias_ends = np.cumsum(lens), np.cumsum(biases)
+    amounts = Amounts(count, int(history_ends[-1]) if count else 0, int(bias_ends[-1]) if count else 0)
     capacity = arrays.capacity
     if amounts.rows > capacity.rows or amounts.history > capacity.history or amounts.bias > capacity.bias:
         raise TooLittleRoom(amounts, capacity)
-    history = bias = 0
-    for number, s in enumerate(sampling):
-        if not 0 <= s.num_logprobs <= MAX_LOGPROBS:
-            raise ValueError(f"row {number}: num_logprobs is {s.num_logprobs}, must be in 0..{MAX_LOGPROBS}")
-        row = arrays.rows[number]
-        for name in _SAME:
-            setattr(row, name, getattr(s, name))
-        row.history, row.history_len, row.prompt_len = history, s.history_len if is_penalised(s) else 0, s.prompt_len
-        row.bias, row.num_bias = bias, s.num_bias
-        row.wanted = 1
-        _copy(arrays.history, history, s.history, row.history_len)
-        _copy(arrays.bias_ids, bias, s.bias_ids, s.num_bias)
-        _copy(arrays.bias, bias, s.bias, s.num_bias)
-        history += row.history_len
-        bias += s.num_bias
+    logprobs = given["num_logprobs"]
+    if count and not (logprobs.min() >= 0 and logprobs.max() <= MAX_LOGPROBS):
+        number = int(np.flatnonzero((logprobs < 0) | (logprobs > MAX_LOGPROBS))[0])
+        raise ValueError(f"row {number}: num_logprobs is {logprobs[number]}, must be in 0..{MAX_LOGPROBS}")
+    rows = np.frombuffer(memoryview(arrays.rows).cast("B"), _ROW, count)
+    _bytes(rows)[:, :_SAME_BYTES] = _bytes(given)[:, :_SAME_BYTES]
+    rows["history"], rows["history_len"], rows["prompt_len"] = history_ends - lens, lens, given["prompt_len"]
+    rows["bias"], rows["num_bias"], rows["wanted"] = bias_ends - biases, biases, 1
+    if amounts.history:
+        for at in np.flatnonzero(lens):
+            _copy(arrays.history, rows["history"][at], given["history"][at], lens[at])
+    if amounts.bias:
+        for at in np.flatnonzero(biases):
+            _copy(arrays.bias_ids, rows["bias"][at], given["bias_ids"][at], biases[at])
+            _copy(arrays.bias, rows["bias"][at], given["bias"][at], biases[at])
     return amounts
+
+
+def host_rows(sampling: "ctypes.Array[LlmcSampling]") -> NDArray[np.void]:
+    """The same memory, row by row, for numpy."""
+    return np.frombuffer(memoryview(sampling).cast("B"), _HOST)
+
+
+def _rows_of(sampling: Sequence[LlmcSampling]) -> NDArray[np.void]:
+    return host_rows((LlmcSampling * len(sampling))(*sampling))
+
+
+def _history_lens(rows: NDArray[np.void]) -> NDArray[np.int32]:
+    """Ids of history of each row: none where its penalties are off."""
+    penalised = (rows["repetition_penalty"] != 1) | (rows["presence_penalty"] != 0) | (rows["frequency_penalty"] != 0)
+    return np.where(penalised, rows["history_len"], 0)
+
+
+def _bytes(rows: NDArray[np.void]) -> NDArray[np.uint8]:
+    return rows.view(np.uint8).reshape(len(rows), rows.itemsize)
 
 
 def pack_logits_only(num_rows: int, arrays: SamplingArrays) -> Amounts:
@@ -138,8 +176,7 @@ def pack_logits_only(num_rows: int, arrays: SamplingArrays) -> Amounts:
     return amounts
 
 
-def _copy(into: NDArray[np.int32] | NDArray[np.float32], begin: int, address: int | None, count: int) -> None:
+def _copy(into: NDArray[np.int32] | NDArray[np.float32], begin: int, address: int, count: int) -> None:
     """`count` values of four bytes from an address of the host."""
-    if count:
-        assert address is not None
-        ctypes.memmove(into.ctypes.data + 4 * begin, address, 4 * count)
+    assert address
+    ctypes.memmove(into.ctypes.data + 4 * int(begin), int(address), 4 * int(count))

@@ -1,11 +1,12 @@
 """How an engine divides the device's memory, and whether it fits: known before anything is copied."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from llmc.runtime.errors import NotEnoughMemory
+from llmc.runtime.kv_layout import KvLayout
 from llmc.runtime.limits import asked_kv_memory, num_blocks
-from llmc.runtime.manifest import KvLayout
 from llmc.runtime.prepare import StepLimits
 
 _RESERVE_SHARE = 64  # of the device's memory, for graphs, the driver's own needs and other processes' small changes
@@ -30,16 +31,16 @@ def reserve_bytes(total: int) -> int:
     return min(total // _RESERVE_SHARE, _MOST_RESERVE)
 
 
-def size_pool(
+def size_pools(
     folder: Path, kv: KvLayout, step: StepLimits, needs: Needs, memory: tuple[int, int], kv_memory: int | None
-) -> int:
-    """Blocks of the KV pool: what `kv_memory` asks for, else all that is free; no more than a full batch can use.
+) -> tuple[int, ...]:
+    """Blocks of each KV group's pool: what `kv_memory` asks for, else all that is free; no more than a full batch uses.
 
     `memory`: bytes free and in all. Raises NotEnoughMemory with the bytes needed and free, InvalidParameter.
     """
     free, total = memory
     left = free - reserve_bytes(total) - needs.total
-    least = kv.block_bytes if kv_memory is None else asked_kv_memory(kv_memory)
+    least = sum(pool_bytes(kv, [1] * len(kv.groups))) if kv_memory is None else asked_kv_memory(kv_memory)
     if least > left:
         needed = needs.total + least + reserve_bytes(total)
         raise NotEnoughMemory(
@@ -51,6 +52,6 @@ def size_pool(
     return num_blocks(kv, step, left if kv_memory is None else least, source)
 
 
-def pool_bytes(kv: KvLayout, blocks: int) -> tuple[int, ...]:
+def pool_bytes(kv: KvLayout, blocks: Sequence[int]) -> tuple[int, ...]:
     """Bytes of every KV group's pool."""
-    return (blocks * kv.block_bytes,)
+    return tuple(count * group.block_bytes for count, group in zip(blocks, kv.groups, strict=True))

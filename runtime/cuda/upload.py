@@ -1,12 +1,13 @@
 """Weights from the mapped file to the device, through two pinned buffers: one is filled while the other is copied."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from llmc.runtime.cuda.driver import call, driver
+from llmc.runtime.cuda.driver import CudaError, call, driver
 from llmc.runtime.cuda.heap import Heap
 from llmc.runtime.errors import FileMismatch
 from llmc.runtime.weights import Weights
@@ -75,9 +76,11 @@ def upload(weights: Weights, placed: Placed, address: int, heap: Heap, stream: A
         call(cu.cuStreamSynchronize, stream)
         for buffer in buffers:
             heap.free_pinned(buffer)
-    finally:  # after an error the heap frees the buffers, when the device has come to rest
-        for event in events:
-            call(cu.cuEventDestroy, event)
+    finally:
+        del source  # an error's traceback must not keep the mapping from being closed
+        for event in events:  # the heap frees the buffers, when the device has come to rest
+            with contextlib.suppress(CudaError):
+                call(cu.cuEventDestroy, event)
 
 
 def _pieces(runs: Iterable[Run], size: int) -> Iterable[Run]:

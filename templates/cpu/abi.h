@@ -4,8 +4,9 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMC_ABI_VERSION 1
+#define LLMC_ABI_VERSION 2
 #define LLMC_MAX_LOGPROBS 20
+#define LLMC_NO_BLOCK (-1)  // a block table's entry whose block was given back; never read
 
 extern "C" {
 
@@ -42,7 +43,9 @@ struct LlmcStep {
   const int32_t* token_ids;        // [T]
   const int32_t* positions;        // [T] absolute, ascending by one inside a sequence
   const int32_t* seq_starts;       // [S+1] sequence i owns tokens seq_starts[i] .. seq_starts[i+1]-1
-  const int32_t* block_tables;     // [S, block_table_stride] block ids, enough for the last position of each
+  const int32_t* block_tables;     // [groups, max_seqs, block_table_stride] blocks in the group's pool, enough for
+                                   //   the last position of each sequence; LLMC_NO_BLOCK wholly behind the group's
+                                   //   window of the sequence's first token
   const int32_t* rows;             // [R] token index whose logits are wanted, ascending
   const LlmcSampling* sampling;    // [R], or null: logits only
   float* logits;                   // [R, vocab] raw logits are copied here; or null
@@ -54,11 +57,16 @@ struct LlmcStep {
 
 struct LlmcEngine;
 
+// The KV blocks of one group: attention layers that keep the same positions.
+struct LlmcKvPool {
+  void* base;              // num_blocks * llmc_kv_block_bytes(group), 64-byte aligned
+  int64_t num_blocks;
+};
+
 // What the caller promises for the life of an engine. Envelopes are run-time values: changing them recompiles nothing.
 struct LlmcConfig {
   const void* weights;     // first byte of the data section of weights.safetensors, 64-byte aligned
-  void* kv;                // num_blocks * kv_block_bytes, 64-byte aligned
-  int64_t num_blocks;
+  const LlmcKvPool* kv;    // [llmc_kv_groups()]; llmc_create copies it
   int32_t max_tokens;      // largest T of any step
   int32_t max_seqs;        // largest S of any step
   int32_t max_rows;        // largest R of any step
@@ -68,7 +76,8 @@ struct LlmcConfig {
 };
 
 uint32_t llmc_abi_version(void);
-int64_t llmc_kv_block_bytes(void);                      // bytes of one block, all layers
+int32_t llmc_kv_groups(void);
+int64_t llmc_kv_block_bytes(int32_t group);             // bytes of one block, all layers of the group
 int64_t llmc_arena_bytes(const LlmcConfig*);            // scratch that llmc_create will take
 LlmcEngine* llmc_create(const LlmcConfig*);             // starts num_threads - 1 threads; null: out of memory
 void llmc_destroy(LlmcEngine*);                         // joins them

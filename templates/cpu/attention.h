@@ -9,8 +9,8 @@
 //   at multiples of SPLIT. In a split: score = q.k * scale, softcapped, plus the ALiBi slope times (key - query); its
 //   maximum m; weights exp(score - m); their sum l in 16 lanes over ascending groups; values (attention_tile.h). Splits
 //   combine in ascending order by rescaling to the larger maximum; the sink counts as a last one without a value.
-//   A position outside of a row's causal range or window is never multiplied in, so what unwritten or later positions
-//   hold cannot leak.
+//   A position outside of a row's causal range, window or chunk is never multiplied in, so what unwritten or later
+//   positions hold cannot leak; blocks behind the first one that a tile's rows see are not touched.
 // limits: d, dv <= MAX_HEAD_DIM; q_heads a multiple of the slot's heads.
 #pragma once
 #include "attention_split.h"
@@ -57,8 +57,9 @@ LLMC_INLINE void each_tile(const AttentionShape& shape, const AttentionBatch& ba
       t.row[r] = u.first + (first + r) / group;
       t.head[r] = u.kv_head * group + (first + r) % group;
       t.position[r] = batch.positions[t.row[r]];
-      int64_t low = t.position[r] - shape.window + 1;
-      t.low[r] = shape.window && low > 0 ? low : 0;
+      const int64_t window = shape.window ? t.position[r] - shape.window + 1 : 0;
+      const int64_t chunk = shape.chunk ? t.position[r] / shape.chunk * shape.chunk : 0;
+      t.low[r] = window > chunk ? window : chunk;
     }
     body(t);
   }

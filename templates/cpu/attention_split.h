@@ -15,6 +15,7 @@ struct AttentionShape {
   float scale;
   float softcap;       // scores become softcap * tanh(score / softcap); 0 = off
   int window;          // a query sees its own and the window - 1 positions before it; 0 = all
+  int chunk;           // and none before the multiple of chunk at or before its own; 0 = all
   const float* sinks;  // [q_heads] logit of a virtual key without a value, or null
   const float* slopes; // [q_heads] ALiBi, or null
 };

@@ -11,6 +11,7 @@ struct LlmcEngine {
   LlmcConfig config;
   llmc::Pool* pool;
   uint8_t* arena;
+  LlmcKvPool* kv;     // [groups]
   int32_t* seqs;      // [max_tokens] sequence of each token of the step
   uint8_t* tokens;    // buffers of one row per token
   uint8_t* rows;      // buffers of one row per sampled row
@@ -25,7 +26,7 @@ constexpr int64_t largest(int64_t a, int64_t b) { return a > b ? a : b; }
 struct StepView {
   const LlmcEngine& engine;
   const LlmcStep& in;
-  KvPool kv;
+  const KvPool* kv;  // [groups]
 
   template <class T> LLMC_METHOD T* token_rows(int64_t offset) const {
     return (T*)(engine.tokens + engine.config.max_tokens * offset);

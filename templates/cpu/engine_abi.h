@@ -5,13 +5,14 @@ namespace llmc {
 namespace {
 
 struct ArenaLayout {
-  int64_t seqs, tokens, rows, attention, sampling, end;
+  int64_t kv, seqs, tokens, rows, attention, sampling, end;
 };
 
 inline ArenaLayout arena_layout(const LlmcConfig& c) {
   ArenaLayout a;
-  a.seqs = 0;
-  a.tokens = round_up(4 * (int64_t)c.max_tokens, 64);
+  a.kv = 0;
+  a.seqs = round_up(KV_GROUPS * (int64_t)sizeof(LlmcKvPool), 64);
+  a.tokens = a.seqs + round_up(4 * (int64_t)c.max_tokens, 64);
   a.rows = a.tokens + c.max_tokens * ARENA_PER_TOKEN;
   a.attention = a.rows + c.max_rows * ARENA_PER_ROW;
   a.sampling = a.attention + round_up(attention_bytes(c.num_threads, c.max_seq_len), 64);
@@ -22,8 +23,12 @@ inline ArenaLayout arena_layout(const LlmcConfig& c) {
 inline int32_t run(LlmcEngine* engine, const LlmcStep* step, void (*entry)(void*, const Worker&)) {
   for (int s = 0; s < step->num_seqs; ++s)
     for (int t = step->seq_starts[s]; t < step->seq_starts[s + 1]; ++t) engine->seqs[t] = s;
-  const LlmcConfig& c = engine->config;
-  StepView args{*engine, *step, KvPool{(uint8_t*)c.kv, KV_BLOCK_BYTES, step->block_tables, step->block_table_stride}};
+  KvPool pools[KV_GROUPS + 1];  // one more: an array of none is not C++
+  for (int64_t g = 0; g < KV_GROUPS; ++g) {
+    const int32_t* tables = step->block_tables + g * engine->config.max_seqs * step->block_table_stride;
+    pools[g] = KvPool{(uint8_t*)engine->kv[g].base, KV_BLOCK_BYTES[g], tables, step->block_table_stride};
+  }
+  StepView args{*engine, *step, pools};
   pool_run(engine->pool, entry, &args);
   return 0;
 }
@@ -34,7 +39,8 @@ inline int32_t run(LlmcEngine* engine, const LlmcStep* step, void (*entry)(void*
 #define LLMC_EXPORT extern "C" __attribute__((visibility("default")))
 
 LLMC_EXPORT uint32_t llmc_abi_version(void) { return LLMC_ABI_VERSION; }
-LLMC_EXPORT int64_t llmc_kv_block_bytes(void) { return llmc::KV_BLOCK_BYTES; }
+LLMC_EXPORT int32_t llmc_kv_groups(void) { return llmc::KV_GROUPS; }
+LLMC_EXPORT int64_t llmc_kv_block_bytes(int32_t group) { return llmc::KV_BLOCK_BYTES[group]; }
 LLMC_EXPORT int64_t llmc_arena_bytes(const LlmcConfig* config) { return llmc::arena_layout(*config).end; }
 
 LLMC_EXPORT LlmcEngine* llmc_create(const LlmcConfig* config) {
@@ -48,9 +54,17 @@ LLMC_EXPORT LlmcEngine* llmc_create(const LlmcConfig* config) {
     free(engine);
     return nullptr;
   }
-  *engine = LlmcEngine{*config,          pool,           arena,
-                       (int32_t*)(arena + a.seqs), arena + a.tokens, arena + a.rows,
-                       arena + a.attention,        arena + a.sampling};
+  *engine = LlmcEngine{*config,
+                       pool,
+                       arena,
+                       (LlmcKvPool*)(arena + a.kv),
+                       (int32_t*)(arena + a.seqs),
+                       arena + a.tokens,
+                       arena + a.rows,
+                       arena + a.attention,
+                       arena + a.sampling};
+  for (int g = 0; g < llmc::KV_GROUPS; ++g) engine->kv[g] = config->kv[g];
+  engine->config.kv = engine->kv;
   return engine;
 }
 

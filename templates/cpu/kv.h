@@ -1,9 +1,10 @@
-// The KV pool: blocks of BLOCK positions; inside a block, for every slot (attention layer), for every kv head: K, then V.
+// A KV pool: blocks of BLOCK positions; inside a block, for every slot (attention layer), for every kv head: K, then V.
+// Each KV group (layers that keep the same positions) has a pool.
 //   KvBf16  K bf16 [2][d/2][16][2]: 16 positions side by side, d in pairs     V bf16 [16][dv][2]: positions in pairs
 //   KvF32   K f32  [2][d][16]                                                V f32  [32][dv]
 // so that scores need no horizontal sum and values no shuffle. d is padded to 2 with zero (KvBf16), dv to 16.
 // A position's values are undefined until kv_write.
-// Block b of a sequence starts at pool + b * block_bytes: 64-bit arithmetic.
+// Block b starts at pool + b * block_bytes: 64-bit arithmetic.
 #pragma once
 #include "operand.h"
 
@@ -27,7 +28,7 @@ template <class Kv> struct KvSlot {
   constexpr int64_t bytes() const { return heads * head_bytes(); }
 };
 
-// The pool as one step sees it.
+// A group's pool as one step sees it. Entries of blocks behind the window of a sequence's first token are undefined.
 struct KvPool {
   uint8_t* base;
   int64_t block_bytes;

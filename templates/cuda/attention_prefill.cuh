@@ -1,143 +1,187 @@
-// attention_prefill.cuh - causal attention of many query tokens per sequence against a paged KV cache, ragged
-// over sequences: FlashAttention-2 (Dao 2023) with mma.sync. A block owns 64 query rows of one head, a warp 16;
-// keys and values stream through two stages of 64 tokens.
+// attention_prefill.cuh - attention of any mix of prompt chunks and single tokens. A block owns 64 query rows of one KV
+// head, its query heads packed side by side, a warp 16 of them; it sweeps the keys of each sequence among its rows in
+// splits. After FlashAttention-2 (Dao 2023), but with splits that stand for themselves (attention_softmax.cuh).
 #pragma once
-#include "device.cuh"
+#include "attention_layer.cuh"
 
-template <int D, int GROUP, int PAGE>
+// A sequence's tokens in a tile, [begin, end), and the positions they see, first to last.
+struct Stretch {
+  int seq, begin, end, first, last;
+};
+
+// MIN_TOKENS: sequences with fewer tokens in the step are left to the decode form. PARTS: blocks that share the columns of
+// wide values, as one warp's registers do not hold them all; each computes the scores.
+template <class Layer, class Out, int MIN_TOKENS, int PARTS>
 struct PrefillAttention {
-  static constexpr int kBQ = 64, kBKV = 64, kWarps = 4, kThreads = 128, kChunks = D / 8;
-  static constexpr u32 kTileBytes = 64 * D * 2, kSmemBytes = kTileBytes * 5;  // q, 2 x (k, v)
-  static_assert(D == 64 || D == 128, "head_dim");
+  using T = typename Layer::Element;
+  using Slot = typename Layer::Slot;
+  using Scores = typename Layer::Scores;
+  static constexpr int kRows = Layer::kWarps * 16, kSplit = Layer::kSplit, kGroup = Layer::kGroup;
+  static constexpr int kTiles = kSplit / 8, kQuarter = kTiles / 4, kSteps = Layer::kKeySteps;
+  static constexpr int kPartSteps = (Layer::kValueSteps + PARTS - 1) / PARTS, kPartChunks = kPartSteps * 2;
+  static constexpr u32 kQueryBytes = kRows * Slot::kDk * 2;
+  static constexpr u32 kSmemBytes = kQueryBytes + Layer::kKeyBytes + kSplit * kPartChunks * 16;
+  // In registers, where scores and values leave room for them; else they are read again for every cache block.
+  static constexpr bool kQueriesStay = kSplit / 2 + Slot::kDk / 4 + kPartSteps * 8 <= 128;
 
-  static LLMC_DEVICE u32 offset(int row, int chunk) { return u32(row * D * 2 + ((chunk ^ (row & 7)) << 4)); }
+  // What a warp knows of its 16 rows.
+  struct Warp {
+    int tile_row, row, lane;  // its first row, in the tile and counted over all tokens; lane
+    u32 queries[kQueriesStay ? kSteps : 1][4];
+    float values[kPartChunks][4];
+    RowSum rows[2];
+  };
 
-  // q, out [T, Hkv*GROUP, D]; k, v [pages, Hkv, PAGE, D]; starts [B+1] first query row of each sequence;
-  // table [B, max_pages]; len [B] tokens in the cache, the queries' own included. Grid (max tiles, Hq, B).
-  static LLMC_DEVICE void run(const bf16* q, const bf16* k, const bf16* v, const int* starts, const int* table,
-                              const int* len, bf16* out, int num_kv_heads, int max_pages, float scale_log2) {
+  static LLMC_DEVICE void run(const T* q, const Slot& slot, const StepArrays& step, const float* sinks, const float* slopes,
+                              Out* out, const Scores& scoring) {
     LLMC_SMEM(raw);
-    const u32 sq = smem_addr(raw), skv = sq + kTileBytes;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y, b = blockIdx.z;
-    const int heads = num_kv_heads * GROUP, kv_head = head / GROUP;
+    const u32 queries = smem_addr(raw);
+    const int head = blockIdx.y, first_row = int(gridDim.x - 1 - blockIdx.x) * kRows;  // the longest contexts start first
     grid_wait();
-    const int start = starts[b], rows = starts[b + 1] - start, q0 = blockIdx.x * kBQ;
-    if (q0 >= rows) return;
-    const int context = len[b], shift = context - rows;  // query row i sees keys 0 .. shift + i
-    const int last = shift + (q0 + kBQ < rows ? q0 + kBQ : rows), tiles = (last + kBKV - 1) / kBKV;
-
-    auto fetch_q = [&] {
-      LLMC_UNROLL
-      for (int i = 0; i < 64 * kChunks / kThreads; i++) {
-        const int c = int(threadIdx.x) + i * kThreads, row = c / kChunks, chunk = c % kChunks;
-        const bool valid = q0 + row < rows;
-        cp_async16(sq + offset(row, chunk), q + (size_t(start + (valid ? q0 + row : 0)) * heads + head) * D + chunk * 8, valid);
-      }
-    };
-    auto fetch_kv = [&](int tile) {
-      if (tile < tiles) {
-        const u32 sk = skv + u32(tile & 1) * 2 * kTileBytes;
-        LLMC_UNROLL
-        for (int i = 0; i < 64 * kChunks / kThreads; i++) {
-          const int c = int(threadIdx.x) + i * kThreads, row = c / kChunks, chunk = c % kChunks, token = tile * kBKV + row;
-          const bool valid = token < context;
-          const int at = valid ? token : 0;
-          const size_t from = ((size_t(table[b * max_pages + at / PAGE]) * num_kv_heads + kv_head) * PAGE + at % PAGE) * D + chunk * 8;
-          cp_async16(sk + offset(row, chunk), k + from, valid);
-          cp_async16(sk + kTileBytes + offset(row, chunk), v + from, valid);
-        }
-      }
-      cp_async_commit();
-    };
-
-    float acc[D / 8][4] = {}, m[2] = {-1e30f, -1e30f}, l[2] = {0.0f, 0.0f};
-    u32 qa[D / 16][4];
-    fetch_q();
-    fetch_kv(0);  // one group with the queries
-    for (int tile = 0; tile < tiles; tile++) {
-      fetch_kv(tile + 1);
-      cp_async_wait<1>();
-      __syncthreads();
-      const u32 sk = skv + u32(tile & 1) * 2 * kTileBytes, sv = sk + kTileBytes;
-      if (tile == 0) {
-        LLMC_UNROLL
-        for (int d = 0; d < D / 16; d++) ldmatrix_x4(qa[d], sq + offset(warp * 16 + (lane & 15), d * 2 + (lane >> 4)));
-      }
-      float s[kBKV / 8][4] = {};
-      LLMC_UNROLL
-      for (int d = 0; d < D / 16; d++)
-        LLMC_UNROLL
-        for (int n = 0; n < kBKV / 16; n++) {
-          u32 kb[4];
-          ldmatrix_x4(kb, sk + offset(n * 16 + (lane & 7) + (lane >> 4) * 8, d * 2 + (lane >> 3 & 1)));
-          mma_bf16(s[2 * n], qa[d], kb[0], kb[1]);
-          mma_bf16(s[2 * n + 1], qa[d], kb[2], kb[3]);
-        }
-      softmax(s, acc, m, l, shift + q0 + warp * 16 + (lane >> 2), tile * kBKV + (lane & 3) * 2, context, scale_log2);
-      LLMC_UNROLL
-      for (int n = 0; n < kBKV / 16; n++) {
-        const u32 p[4] = {pack_bf16(s[2 * n][0], s[2 * n][1]), pack_bf16(s[2 * n][2], s[2 * n][3]),
-                          pack_bf16(s[2 * n + 1][0], s[2 * n + 1][1]), pack_bf16(s[2 * n + 1][2], s[2 * n + 1][3])};
-        LLMC_UNROLL
-        for (int d = 0; d < D / 16; d++) {
-          u32 vb[4];
-          ldmatrix_x4_trans(vb, sv + offset(n * 16 + (lane & 15), d * 2 + (lane >> 4)));
-          mma_bf16(acc[2 * d], p, vb[0], vb[1]);
-          mma_bf16(acc[2 * d + 1], p, vb[2], vb[3]);
-        }
-      }
-      __syncthreads();  // the next fetch overwrites the stage just read
+    const int tokens = step.counts->tokens;
+    if (first_row >= tokens * kGroup) return;
+    Layer::template fetch_queries<kRows>(queries, q, head, first_row, tokens);
+    cp_async_commit();
+    const int tile_row = __shfl_sync(0xffffffffu, int(threadIdx.x >> 5), 0) * 16;  // the compiler sees one for the warp
+    Warp warp{tile_row, first_row + tile_row, int(threadIdx.x & 31), {}, {}, {no_row(), no_row()}};
+    const int begin = first_row / kGroup, last = (first_row + kRows - 1) / kGroup, end = last < tokens ? last + 1 : tokens;
+    bool loaded = false;
+    for (int seq = step.seqs[begin]; seq <= step.seqs[end - 1]; seq++) {
+      const int start = step.seq_starts[seq], stop = step.seq_starts[seq + 1];
+      Stretch s{seq, start > begin ? start : begin, stop < end ? stop : end, 0, 0};
+      if (stop - start < MIN_TOKENS || s.begin >= s.end) continue;
+      s.first = Layer::Sees::first_key(step.positions[s.begin]), s.last = step.positions[s.end - 1];
+      sweep(warp, s, queries, slot, head, step, slopes, scoring, loaded);
     }
+    cp_async_wait<0>();
     grid_launch_dependents();
+    store(warp, step, head, tokens, sinks, out, scoring);
+  }
+
+  static LLMC_DEVICE void sweep(Warp& warp, const Stretch& s, u32 queries, const Slot& slot, int head, const StepArrays& step,
+                                const float* slopes, const Scores& scoring, bool& loaded) {
+    const u32 keys = queries + kQueryBytes, values = keys + Layer::kKeyBytes;
+    const int* table = step.tables + (long long)(s.seq) * step.counts->table_stride;
+    RowSight rows[2];
     LLMC_UNROLL
     for (int h = 0; h < 2; h++) {
-      float sum = l[h];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const float inverse = rcp_approx(sum);
-      const int row = q0 + warp * 16 + (lane >> 2) + h * 8;
-      if (row < rows) {
+      const int row = warp.row + (warp.lane >> 2) + h * 8, token = row / kGroup;
+      const bool mine = s.begin <= token && token < s.end;
+      rows[h].last = mine ? step.positions[token] : -1;
+      rows[h].first = mine ? Layer::Sees::first_key(rows[h].last) : 0;
+      rows[h].slope = slopes ? slopes[head * kGroup + row % kGroup] * kLog2OfE : 0.0f;
+    }
+    // Of the warp's rows in this stretch: keys that any of them sees, keys that all of the warp's rows see.
+    const int low = warp.row / kGroup, high = (warp.row + 15) / kGroup;
+    const int from = low > s.begin ? low : s.begin, to = high < s.end ? high : s.end - 1;
+    const bool any = from <= to, whole = low == from && high == to;
+    const int any_first = any ? Layer::Sees::first_key(step.positions[from]) : 0, any_last = any ? step.positions[to] : -1;
+    const int all_first = any ? Layer::Sees::first_key(any_last) : 0, all_last = any && whole ? step.positions[from] : -1;
+
+    const int last_split = s.last / kSplit;
+    Layer::fetch_keys(keys, slot, head, table, s.first / kSplit * kSplit, s.first, s.last);
+    cp_async_commit();
+    for (int split = s.first / kSplit; split <= last_split; split++) {
+      const int base = split * kSplit;
+      Layer::template fetch_values<kPartChunks>(values, slot, head, table, base, s.first, s.last, blockIdx.z);
+      cp_async_commit();
+      cp_async_wait<1>();
+      __syncthreads();
+      if (kQueriesStay && !loaded) {
         LLMC_UNROLL
-        for (int d = 0; d < D / 8; d++)
-          store4(out + (size_t(start + row) * heads + head) * D + d * 8 + (lane & 3) * 2,
-                 pack_bf16(acc[d][h * 2] * inverse, acc[d][h * 2 + 1] * inverse));
+        for (int d = 0; d < kSteps; d++)
+          Layer::query_fragment(warp.queries[kQueriesStay ? d : 0], queries, warp.tile_row, d, warp.lane);
+        loaded = true;
       }
+      const auto query = [&](u32 (&a)[4], int d) {
+        if (kQueriesStay) {
+          LLMC_UNROLL
+          for (int i = 0; i < 4; i++) a[i] = warp.queries[kQueriesStay ? d : 0][i];
+        } else {
+          Layer::query_fragment(a, queries, warp.tile_row, d, warp.lane);
+        }
+      };
+      float y[kTiles][4], top[2] = {no_score(), no_score()};
+      u32 seen = 0;  // a bit for each cache block of which a row of this warp sees a key
+      LLMC_UNROLL
+      for (int b = 0; b < Layer::kBlocks; b++) {
+        const int start = base + b * kKvBlock, stop = start + kKvBlock - 1;
+        if (start <= any_last && stop >= any_first) {
+          seen |= 1u << b;
+          Layer::template products<2>(y + b * 4, query, keys, b * kKvBlock, warp.lane);
+          const bool every = all_first <= start && stop <= all_last;
+          score_keys<4>(y + b * 4, scoring, rows, start + (warp.lane & 3) * 2, every, top);
+        } else {
+          LLMC_UNROLL
+          for (int n = 0; n < 4; n++) y[b * 4 + n][0] = y[b * 4 + n][1] = y[b * 4 + n][2] = y[b * 4 + n][3] = no_score();
+        }
+      }
+      __syncthreads();  // every warp is done with the keys
+      if (split < last_split) Layer::fetch_keys(keys, slot, head, table, base + kSplit, s.first, s.last);
+      cp_async_commit();
+      u32 weights[kTiles / 2][4];
+      Fold fold[2];
+      if (seen) {
+        float sum[2] = {0.0f, 0.0f};
+        LLMC_UNROLL
+        for (int h = 0; h < 2; h++) top[h] = row_max(top[h]);
+        LLMC_UNROLL
+        for (int quarter = 0; quarter < 4; quarter++) {
+          float part[2];
+          weigh_keys<kQuarter>(y + quarter * kQuarter, top, scoring.unit(), part);
+          sum[0] += part[0], sum[1] += part[1];
+        }
+        LLMC_UNROLL
+        for (int h = 0; h < 2; h++) fold[h] = fold_split(warp.rows[h], {top[h], row_sum(sum[h])}, scoring.unit());
+        LLMC_UNROLL
+        for (int k = 0; k < kTiles / 2; k++) Layer::weight_fragment(weights[k], y + 2 * k);
+      }
+      cp_async_wait<1>();
+      __syncthreads();
+      if (seen) add_values(warp, weights, fold, values, seen);
+      __syncthreads();  // every warp is done with the values
     }
   }
 
-  // Masks, scales and exponentiates one tile of scores; rescales what has been accumulated. `row` and `col` are
-  // the positions of s[0][0]; rows row and row+8 belong to this thread, shared by the four lanes of a quad.
-  static LLMC_DEVICE void softmax(float (&s)[kBKV / 8][4], float (&acc)[D / 8][4], float (&m)[2], float (&l)[2], int row,
-                                  int col, int context, float scale_log2) {
+  // The values of one split, 32 columns at a time, folded into the warp's.
+  static LLMC_DEVICE void add_values(Warp& warp, const u32 (&weights)[kTiles / 2][4], const Fold (&fold)[2], u32 values, u32 seen) {
+    LLMC_UNROLL
+    for (int c = 0; c < kPartSteps; c += 2) {
+      const int wide = c + 1 < kPartSteps ? 2 : 1;
+      float o[4][4] = {};
+      LLMC_UNROLL
+      for (int b = 0; b < Layer::kBlocks; b++) {
+        if (!(seen >> b & 1)) continue;
+        LLMC_UNROLL
+        for (int k = 2 * b; k < 2 * b + 2; k++)
+          LLMC_UNROLL
+          for (int i = 0; i < wide; i++) Layer::template weigh_values<kPartChunks>(o + 2 * i, weights[k], values, k * 16, c + i, warp.lane);
+      }
+      LLMC_UNROLL
+      for (int n = 0; n < 2 * wide; n++)
+        LLMC_UNROLL
+        for (int e = 0; e < 4; e++) {
+          float& total = warp.values[c * 2 + n][e];
+          total = fold[e >> 1].value(o[n][e], total);
+        }
+    }
+  }
+
+  static LLMC_DEVICE void store(const Warp& warp, const StepArrays& step, int head, int tokens, const float* sinks, Out* out,
+                                const Scores& scoring) {
     LLMC_UNROLL
     for (int h = 0; h < 2; h++) {
-      const int limit = row + h * 8 < context ? row + h * 8 : context - 1;
-      float top = m[h];
+      const int row = warp.row + (warp.lane >> 2) + h * 8, token = row / kGroup;
+      if (token >= tokens) continue;
+      const int seq = step.seqs[token], query_head = head * kGroup + row % kGroup;
+      if (step.seq_starts[seq + 1] - step.seq_starts[seq] < MIN_TOKENS) continue;
+      const float factor = finish_row<Layer::kSinks>(warp.rows[h], sinks, query_head, scoring.unit());
+      const int column = int(blockIdx.z) * kPartChunks * 8;
+      Out* to = out + ((long long)(token)*Layer::kHeads + query_head) * Layer::kDv + column;
       LLMC_UNROLL
-      for (int n = 0; n < kBKV / 8; n++)
-        LLMC_UNROLL
-        for (int e = 0; e < 2; e++) {
-          float& x = s[n][h * 2 + e];
-          x = col + n * 8 + e <= limit ? x * scale_log2 : -1e30f;
-          top = x > top ? x : top;
-        }
-      LLMC_UNROLL
-      for (int bit = 1; bit <= 2; bit <<= 1) {
-        const float other = __shfl_xor_sync(0xffffffffu, top, bit);
-        top = other > top ? other : top;
-      }
-      const float keep = exp2_approx(m[h] - top);
-      m[h] = top;
-      l[h] *= keep;
-      LLMC_UNROLL
-      for (int n = 0; n < kBKV / 8; n++)
-        LLMC_UNROLL
-        for (int e = 0; e < 2; e++) {
-          s[n][h * 2 + e] = exp2_approx(s[n][h * 2 + e] - top);
-          l[h] += s[n][h * 2 + e];
-        }
-      LLMC_UNROLL
-      for (int d = 0; d < D / 8; d++) acc[d][h * 2] *= keep, acc[d][h * 2 + 1] *= keep;
+      for (int n = 0; n < kPartChunks; n++)
+        if (Layer::kDv % (kPartChunks * 8) == 0 || column + n * 8 < Layer::kDv) store_pair(to + n * 8 + (warp.lane & 3) * 2, finish_value(warp.values[n][h * 2], factor),
+                   finish_value(warp.values[n][h * 2 + 1], factor));
     }
   }
 };

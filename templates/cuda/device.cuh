@@ -28,6 +28,7 @@ struct bf16 { unsigned short bits; };
 struct f16 { unsigned short bits; };
 struct e4m3 { unsigned char bits; };
 struct s8 { signed char value; };
+struct __align__(8) Vec8 { u32 x[2]; };
 struct __align__(16) Vec16 { u32 x[4]; };
 struct __align__(64) TensorMap { unsigned char opaque[128]; };
 
@@ -79,6 +80,14 @@ LLMC_DEVICE void store16(void* p, const Vec16& v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
                ::"l"(p), "r"(v.x[0]), "r"(v.x[1]), "r"(v.x[2]), "r"(v.x[3]) : "memory");
 }
+LLMC_DEVICE Vec8 load8(const void* p) {
+  Vec8 v;
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x[0]), "=r"(v.x[1]) : "l"(p) : "memory");
+  return v;
+}
+LLMC_DEVICE void store8(void* p, const Vec8& v) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(v.x[0]), "r"(v.x[1]) : "memory");
+}
 LLMC_DEVICE u32 load4(const void* p) {
   u32 v;
   asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -91,6 +100,10 @@ LLMC_DEVICE u32 smem_addr(const void* p) { return (u32)__cvta_generic_to_shared(
 // Copies 16 bytes; writes 16 zero bytes when !valid (src must still be a readable address).
 LLMC_DEVICE void cp_async16(u32 dst, const void* src, bool valid = true) {
   const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+}
+// Copies the first `bytes` of 16 (0..16) and writes zeros for the rest.
+LLMC_DEVICE void cp_async16_head(u32 dst, const void* src, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
 }
 LLMC_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -245,10 +258,15 @@ LLMC_DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u3
 // d[64xN] (+)= a[64xK] * b[NxK]^T, both operands K-major; N = 2R. ss: A by descriptor; rs: A from registers.
 template <class T, int R> struct Wgmma;
 #define LLMC_C8(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3]), C(d[i + 4]), C(d[i + 5]), C(d[i + 6]), C(d[i + 7])
+#define LLMC_C4(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
+#define LLMC_C16(C, i) LLMC_C8(C, i), LLMC_C8(C, i + 8)
 #define LLMC_C32(C, i) LLMC_C8(C, i), LLMC_C8(C, i + 8), LLMC_C8(C, i + 16), LLMC_C8(C, i + 24)
 #define LLMC_C64(C, i) LLMC_C32(C, i), LLMC_C32(C, i + 32)
 #define LLMC_C96(C, i) LLMC_C64(C, i), LLMC_C32(C, i + 64)
 #define LLMC_C128(C, i) LLMC_C64(C, i), LLMC_C64(C, i + 64)
+#define LLMC_S4 "%0, %1, %2, %3"
+#define LLMC_S8 LLMC_S4 ", %4, %5, %6, %7"
+#define LLMC_S16 LLMC_S8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define LLMC_S32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -275,6 +293,9 @@ template <class T, int R> struct Wgmma;
     }                                                                                                          \
   };
 #define LLMC_WGMMA_N(T, Acc, C, k, types, ss, rs)                                                                     \
+  LLMC_WGMMA(T, Acc, C, 4, "m64n8" k, types, ss, rs, "%4", "%5", "%6", "%7", "%8", "%9")                              \
+  LLMC_WGMMA(T, Acc, C, 8, "m64n16" k, types, ss, rs, "%8", "%9", "%10", "%11", "%12", "%13")                         \
+  LLMC_WGMMA(T, Acc, C, 16, "m64n32" k, types, ss, rs, "%16", "%17", "%18", "%19", "%20", "%21")                      \
   LLMC_WGMMA(T, Acc, C, 32, "m64n64" k, types, ss, rs, "%32", "%33", "%34", "%35", "%36", "%37")                      \
   LLMC_WGMMA(T, Acc, C, 64, "m64n128" k, types, ss, rs, "%64", "%65", "%66", "%67", "%68", "%69")                     \
   LLMC_WGMMA(T, Acc, C, 96, "m64n192" k, types, ss, rs, "%96", "%97", "%98", "%99", "%100", "%101")                   \

@@ -4,11 +4,12 @@
 #include "device.cuh"
 
 // qkv [T, (Hq + 2*Hkv), D] in: q rotated in place is written to q_out [T, Hq, D]; k, v go to the cache
-// [pages, Hkv, PAGE, D]. cos, sin f32 [max_position, D/2]; position [T]; slot [T] = page * PAGE + offset.
+// [pages][Hkv, PAGE, D], `page_stride` elements from page to page. cos, sin f32 [max_position, D/2]; position [T]; slot [T] = page * PAGE + offset.
 // Grid (Hq + 2*Hkv, T), block D/2.
 template <int D, int PAGE>
 LLMC_DEVICE void rope_append(const bf16* qkv, const float* cosine, const float* sine, const int* position,
-                             const int* slot, bf16* q_out, bf16* k_cache, bf16* v_cache, int num_heads, int num_kv_heads) {
+                             const int* slot, bf16* q_out, bf16* k_cache, bf16* v_cache, int page_stride, int num_heads,
+                             int num_kv_heads) {
   const int i = threadIdx.x, head = blockIdx.x, token = blockIdx.y;
   grid_wait();
   const bf16* x = qkv + (size_t(token) * gridDim.x + head) * D;
@@ -21,7 +22,7 @@ LLMC_DEVICE void rope_append(const bf16* qkv, const float* cosine, const float* 
     to = q_out + (size_t(token) * num_heads + head) * D;
   } else {
     const int kv_head = (head - num_heads) % num_kv_heads, page = slot[token] / PAGE, offset = slot[token] % PAGE;
-    to = (is_value ? v_cache : k_cache) + ((size_t(page) * num_kv_heads + kv_head) * PAGE + offset) * D;
+    to = (is_value ? v_cache : k_cache) + size_t(page) * page_stride + size_t(kv_head * PAGE + offset) * D;
   }
   grid_launch_dependents();
   to[i] = to_bf16(a * c - b * s);

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from llmc.codegen.cpu.formats import row_bytes
-from llmc.codegen.cpu.model import KvSlot
+from llmc.codegen.cpu.kv import slot_bytes
 from llmc.codegen.cpu.storage import CpuStorage
 from llmc.codegen.cuda.storage import CudaStorage
+from llmc.codegen.kv_groups import CacheSlot
 from llmc.codegen.weight_formats import stored_bytes
 from llmc.codegen.work import Costing, Slot, Step, Unit, Work, kernels, visible, weight_bytes
 from llmc.compiler.ir.dims import sym
@@ -258,8 +259,8 @@ def test_weights_are_as_large_as_on_disk(type_: TensorType) -> None:
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
 def test_the_cpu_cache_is_as_large_as_its_slots(dtype: DType) -> None:
-    slot = KvSlot("layer", 3, 21, 25, dtype, None, 0)
-    assert Slot(3, 21, 25, dtype).token_bytes(CpuStorage()) * 32 == slot.num_bytes
+    slot = CacheSlot("layer", 3, 21, 25, dtype, None)
+    assert Slot(3, 21, 25, dtype).token_bytes(CpuStorage()) * 32 == slot_bytes(slot)
 
 
 def test_cpu_rows_are_those_of_its_kernels() -> None:

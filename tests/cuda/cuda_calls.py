@@ -61,24 +61,49 @@ def download(pointer: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return out
 
 
+def matrix_map(pointer: int, rows: int, columns: int, row_bytes: int, box: tuple[int, int]) -> Any:
+    """A tensor map over bf16[rows, columns], rows row_bytes apart, in boxes (rows, columns) with 128-byte swizzle."""
+    return ok(
+        cu.cuTensorMapEncodeTiled(
+            cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            2,
+            pointer,
+            [cu.cuuint64_t(columns), cu.cuuint64_t(rows)],
+            [cu.cuuint64_t(row_bytes)],
+            [cu.cuuint32_t(box[1]), cu.cuuint32_t(box[0])],
+            [cu.cuuint32_t(1)] * 2,
+            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+
+
 class Ptr(int):
     """A device address among the arguments of a launch."""
 
 
+class Long(int):
+    """An i64 among the arguments of a launch."""
+
+
 def params(args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """cuda-python's (values, types) of a launch: Ptr, int (i32), float (f32), CUtensorMap."""
+    """cuda-python's (values, types) of a launch: Ptr, Long (i64), int (i32), float (f32), CUtensorMap."""
     kinds: list[Any] = []
     for a in args:
         kinds.append(
             ctypes.c_void_p
             if isinstance(a, Ptr)
+            else ctypes.c_longlong
+            if isinstance(a, Long)
             else ctypes.c_float
             if isinstance(a, float)
             else ctypes.c_int
             if isinstance(a, int)
             else None
         )
-    return tuple(int(a) if isinstance(a, Ptr) else a for a in args), tuple(kinds)
+    return tuple(int(a) if isinstance(a, (Ptr, Long)) else a for a in args), tuple(kinds)
 
 
 def launch(function: Any, grid: Sequence[int], block: int, smem: int, args: Sequence[Any], stream: Any = 0) -> None:

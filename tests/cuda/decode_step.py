@@ -6,27 +6,59 @@ decode_step.py FOLDER [steps]        prints one JSON line: nodes, seconds per st
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 from cuda.bindings import driver as cu
-from cuda_calls import Ptr, add_node, alloc, context, download, load, ok, upload
+from cuda_calls import Long, Ptr, add_node, alloc, context, download, load, matrix_map, ok, upload
+from linear_cases import CASES
 from ml_dtypes import bfloat16
 
-from llmc.codegen.cuda.attention import DecodeAttentionParams, RopeAppendParams
-from llmc.codegen.cuda.gemm import SkinnyGemmParams
-from llmc.codegen.cuda.kernel import Epilogue, KernelParams, symbol_of
-from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.attention_forms import attention_forms
+from llmc.codegen.cuda.gpus import GPUS
+from llmc.codegen.cuda.kernel import KernelParams, symbol_of
+from llmc.codegen.cuda.kv import KV_BLOCK, CudaKvSlot
+from llmc.codegen.cuda.linear import variants
+from llmc.codegen.cuda.linear_params import ArgumentKind, LinearParams
+from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.rows_examples import kernel, rms_norm_bf16
+from llmc.codegen.cuda.target import TARGETS
+from llmc.compiler.ir.dims import sym
+from llmc.compiler.ir.ops.attention import PagedAttention
+from llmc.compiler.ir.ops.kernel import GATE_RUN
+from llmc.compiler.ir.types import DType, tensor
+from llmc.runtime.cuda.plan import Argument, Sizes
 
-LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, PAGE, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 16, 100
+LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 100
 EPS, SCALE = 1e-5, D**-0.5
-NORM = RmsNormParams(HIDDEN, 128, False)
-PLAIN, RESIDUAL, SWIGLU = (SkinnyGemmParams(1, 1, e) for e in (Epilogue.NONE, Epilogue.RESIDUAL, Epilogue.SWIGLU))
-ATTENTION, ROPE = DecodeAttentionParams(D, HEADS // KV_HEADS, PAGE, 256), RopeAppendParams(D, PAGE)
-KERNELS: list[KernelParams] = [NORM, PLAIN, RESIDUAL, SWIGLU, ATTENTION, ROPE]
+NORM = kernel(rms_norm_bf16(HIDDEN))
+QKV = (HEADS + 2 * KV_HEADS) * D
+
+
+def _decode(case: str, n: int, k: int) -> LinearParams:
+    """The kernel of the smallest bucket."""
+    return variants(CASES[case].op(n), n, k, GPUS["h100"])[0].params
+
+
+QKV_LINEAR, O_LINEAR = _decode("bf16", QKV, HIDDEN), _decode("bf16_residual", HIDDEN, HEADS * D)
+GATE_UP, DOWN = _decode("swiglu", INTER, HIDDEN), _decode("bf16_residual", HIDDEN, INTER)
+HEAD = _decode("plain", VOCAB, HIDDEN)
+LINEARS = (QKV_LINEAR, O_LINEAR, GATE_UP, DOWN, HEAD)
+SLOT = CudaKvSlot(KV_HEADS, D, D, DType.BF16, 0)
+ATTENTION = attention_forms(
+    PagedAttention(0, SCALE, KV_HEADS, D, result=DType.BF16, joined=True),
+    tensor(DType.BF16, sym("T"), HEADS, D),
+    SLOT,
+    0,
+    SLOT.num_bytes,  # each layer has a pool of its own
+    TARGETS["sm_90a"],
+    {"q": Argument("buffer", "q"), "out": Argument("buffer", "out")},
+).decode
+ROPE = RopeAppendParams(D, KV_BLOCK)
+SIZES = Sizes(tokens=1, rows=1, seqs=1, length=CONTEXT + 1)
+KERNELS: list[KernelParams] = [NORM, *LINEARS, *(launch.params for launch in ATTENTION), ROPE]
 
 
 def bf(x: np.ndarray) -> np.ndarray:
@@ -37,24 +69,23 @@ def weights(rng: np.random.Generator) -> list[dict[str, np.ndarray]]:
     def w(*shape: int) -> np.ndarray:
         return bf(rng.standard_normal(shape, dtype=np.float32) * shape[-1] ** -0.5)
 
-    pages = -(-(CONTEXT + 1) // PAGE)
+    blocks = -(-(CONTEXT + 1) // KV_BLOCK)
     return [
         {
             "n1": bf(1 + 0.1 * rng.standard_normal(HIDDEN)),
-            "qkv": w((HEADS + 2 * KV_HEADS) * D, HIDDEN),
+            "qkv": w(QKV, HIDDEN),
             "o": w(HIDDEN, HEADS * D),
             "n2": bf(1 + 0.1 * rng.standard_normal(HIDDEN)),
             "gate_up": w(2 * INTER, HIDDEN),
             "down": w(HIDDEN, INTER),
-            "k": bf(rng.standard_normal((pages, KV_HEADS, PAGE, D))),
-            "v": bf(rng.standard_normal((pages, KV_HEADS, PAGE, D))),
+            "kv": bf(rng.standard_normal((blocks, 2, KV_HEADS, KV_BLOCK, D))),
         }
         for _ in range(LAYERS)
     ]
 
 
 def reference(x: np.ndarray, layers: list[dict[str, np.ndarray]], final: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """float32, rounded to bf16 wherever a kernel stores."""
+    """float32, rounded to bf16 wherever a kernel rounds: what it stores, and the weights of values."""
 
     def norm(h: np.ndarray, w: np.ndarray) -> np.ndarray:
         h = h.astype(np.float32)
@@ -77,13 +108,13 @@ def reference(x: np.ndarray, layers: list[dict[str, np.ndarray]], final: np.ndar
         out = []
         for i in range(HEADS):
             g = i // (HEADS // KV_HEADS)
-            keys = np.concatenate([w["k"][:, g].reshape(-1, D)[:CONTEXT], k[g : g + 1]]).astype(np.float32)
-            values = np.concatenate([w["v"][:, g].reshape(-1, D)[:CONTEXT], v[g : g + 1]]).astype(np.float32)
+            keys = np.concatenate([w["kv"][:, 0, g].reshape(-1, D)[:CONTEXT], k[g : g + 1]]).astype(np.float32)
+            values = np.concatenate([w["kv"][:, 1, g].reshape(-1, D)[:CONTEXT], v[g : g + 1]]).astype(np.float32)
             p = keys @ q[i].astype(np.float32) * SCALE
             p = np.exp(p - p.max())
-            out.append(p @ values / p.sum())
+            out.append(bf(p).astype(np.float32) @ values / p.sum())
         h = bf(dot(w["o"], bf(np.concatenate(out))) + h.astype(np.float32))
-        y = dot(w["gate_up"], norm(h, w["n2"])).reshape(-1, 2, 8)
+        y = dot(w["gate_up"], norm(h, w["n2"])).reshape(-1, 2, GATE_RUN)
         gate, up = y[:, 0].reshape(-1), y[:, 1].reshape(-1)
         h = bf(dot(w["down"], bf(gate / (1 + np.exp(-gate)) * up)) + h.astype(np.float32))
     return dot(head, norm(h, final))
@@ -96,51 +127,77 @@ def main() -> None:
     final = bf(np.ones(HIDDEN))
     head = bf(rng.standard_normal((VOCAB, HIDDEN), dtype=np.float32) * HIDDEN**-0.5)
     context()
-    f = {p: load(folder, symbol_of(p)) for p in KERNELS}
-    combine = load(folder, symbol_of(ATTENTION), symbol_of(ATTENTION) + "__combine")
-    pages, splits = layers[0]["k"].shape[0], 1
+    f = {p: load(folder, symbol_of(p), smem=p.smem_bytes) for p in KERNELS}
+    blocks = layers[0]["kv"].shape[0]
     half = np.arange(D // 2) / (D // 2)
     angle = np.arange(CONTEXT + 1)[:, None] * 10000.0**-half
     cos, sin = Ptr(upload(np.cos(angle).astype(np.float32))), Ptr(upload(np.sin(angle).astype(np.float32)))
-    table, length = (
-        Ptr(upload(np.arange(pages, dtype=np.int32))),
-        Ptr(upload(np.array([CONTEXT + 1], np.int32))),
-    )
+    tables, starts = (Ptr(upload(np.array(v, np.int32))) for v in (range(blocks), [0, 1]))
     position, slot = (Ptr(upload(np.array([CONTEXT], np.int32))) for _ in range(2))
-    x, a, qkv, q, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, (HEADS + 2 * KV_HEADS) * D, HEADS * D, INTER))
-    att, logits = Ptr(alloc(2 * HEADS * D)), Ptr(alloc(2 * VOCAB))
-    o, ml = Ptr(alloc(4 * HEADS * splits * D)), Ptr(alloc(8 * HEADS * splits))
-    null = Ptr(0)
+    x, a, qkv, q, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, QKV, HEADS * D, INTER))
+    att, logits = Ptr(alloc(2 * HEADS * D)), Ptr(alloc(4 * VOCAB))
+    scratch = Ptr(alloc(max(launch.scratch.at(SIZES) for launch in ATTENTION if launch.scratch)))
     graph, last, nodes = ok(cu.cuGraphCreate(0)), [], 0
 
     def add(function: object, grid: tuple[int, ...], block: int, smem: int, *args: object) -> None:
         nonlocal last, nodes
         last, nodes = [add_node(graph, last, function, grid, block, smem, args)], nodes + 1
 
-    def linear(p: SkinnyGemmParams, inp: Ptr, w: np.ndarray, out: Ptr) -> None:
-        n, k = w.shape
-        residual = out if p.epilogue.has_residual else null
-        add(
-            f[p],
-            (-(-n // 32), 1),
-            256,
-            p.smem_bytes,
-            inp,
-            Ptr(upload(w)),
-            null,
-            residual,
-            out,
-            null,
-            null,
-            1,
-            n,
-            k,
-        )
+    counts = Ptr(upload(np.array([1, 1, 1, blocks], np.int32)))
+    workspace = Ptr(alloc(max([16, *(p.workspace_bytes(1) for p in LINEARS)])))
+    counters = Ptr(upload(np.zeros(max([1, *(p.num_counters(1) for p in LINEARS)]), np.uint32)))
+
+    def linear(p: LinearParams, inp: Ptr, w: np.ndarray, out: Ptr) -> None:
+        """The residual is the result's own buffer."""
+        weight = Ptr(upload(w))
+        given = {
+            ArgumentKind.X: inp,
+            ArgumentKind.WEIGHT: weight,
+            ArgumentKind.COUNTS: counts,
+            ArgumentKind.EXTRA: out,
+            ArgumentKind.OUT: out,
+            ArgumentKind.WORKSPACE: workspace,
+            ArgumentKind.COUNTERS: counters,
+        }
+        rows = {ArgumentKind.X: 1, ArgumentKind.WEIGHT: p.shape.weight_rows}
+        args = [
+            given[a.kind] if a.box is None else matrix_map(given[a.kind], rows[a.kind], p.shape.k, p.row_bytes, a.box)
+            for a in p.arguments
+        ]
+        add(f[p], p.grid(1), p.threads, p.smem_bytes, *args)
+
+    inputs = {"counts": counts, "tables.0": tables, "positions": position, "seq_starts": starts}
+
+    def attention(pool: Ptr) -> None:
+        """By what codegen says of its launches, as the runtime would."""
+        named = {**inputs, "q": q, "out": att, "attention": scratch}
+
+        def value(a: Argument) -> object:
+            match a.kind:
+                case "kv":
+                    return pool
+                case "i64":
+                    return Long(a.value or 0)
+                case "f32":
+                    return float(a.value or 0)
+                case "extent":
+                    assert a.extent is not None
+                    return a.extent.at(SIZES)
+            return named[a.name or ""]
+
+        for launch in ATTENTION:
+            grid = tuple(extent.at(SIZES) for extent in launch.grid)
+            p = launch.params
+            add(f[p], grid, p.threads, p.smem_bytes, *(value(a) for a in launch.arguments))
+
+    def norm(w: np.ndarray) -> None:
+        """a = the rounded norm of the residual stream."""
+        add(f[NORM], NORM.grid(1), NORM.threads, NORM.smem_bytes, x, Ptr(upload(w.astype(np.float32))), a, counts)
 
     for w in layers:
-        k_cache, v_cache = Ptr(upload(w["k"])), Ptr(upload(w["v"]))
-        add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(w["n1"])), a, EPS)
-        linear(PLAIN, a, w["qkv"], qkv)
+        pool = Ptr(upload(w["kv"]))
+        norm(w["n1"])
+        linear(QKV_LINEAR, a, w["qkv"], qkv)
         add(
             f[ROPE],
             (HEADS + 2 * KV_HEADS, 1),
@@ -152,34 +209,19 @@ def main() -> None:
             position,
             slot,
             q,
-            k_cache,
-            v_cache,
+            pool,
+            Ptr(pool + SLOT.num_bytes // 2),
+            SLOT.num_bytes // 2,
             HEADS,
             KV_HEADS,
         )
-        add(
-            f[ATTENTION],
-            (splits, KV_HEADS, 1),
-            128,
-            ATTENTION.smem_bytes,
-            q,
-            k_cache,
-            v_cache,
-            table,
-            length,
-            o,
-            ml,
-            KV_HEADS,
-            pages,
-            SCALE * math.log2(math.e),
-        )
-        add(combine, (HEADS, 1), D, 0, o, ml, length, att, splits)
-        linear(RESIDUAL, att, w["o"], x)
-        add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(w["n2"])), a, EPS)
-        linear(SWIGLU, a, w["gate_up"], act)
-        linear(RESIDUAL, act, w["down"], x)
-    add(f[NORM], (1,), NORM.threads, NORM.smem_bytes, x, null, Ptr(upload(final)), a, EPS)
-    linear(PLAIN, a, head, logits)
+        attention(pool)
+        linear(O_LINEAR, att, w["o"], x)
+        norm(w["n2"])
+        linear(GATE_UP, a, w["gate_up"], act)
+        linear(DOWN, act, w["down"], x)
+    norm(final)
+    linear(HEAD, a, head, logits)
 
     executable = ok(cu.cuGraphInstantiate(graph, 0))
     seconds, cpu = [], []
@@ -190,7 +232,7 @@ def main() -> None:
         ok(cu.cuStreamSynchronize(0))
         seconds.append(time.perf_counter() - start)
         cpu.append(time.process_time() - cpu_start)
-    got = download(logits, (VOCAB,), bfloat16).astype(np.float32)
+    got = download(logits, (VOCAB,), np.float32)
     want = reference(x0, layers, final, head)
     error = np.abs(got - want)
     print(

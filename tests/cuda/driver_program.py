@@ -94,6 +94,25 @@ def memory_is_poisoned_counted_and_finite() -> None:
     raises(R.CUDA_ERROR_INVALID_VALUE, lambda: ok(cu.cuMemcpyHtoD(p, ONES.ctypes.data, 256)))
 
 
+def large_memory_takes_pages_when_it_is_written() -> None:
+    """A pool as large as a device's is poisoned as well, and costs a laptop what is used of it."""
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before, size = resident_bytes(), 800 << 20
+    p = alloc(size)
+    ends = (p, p + (size // 2), p + size - 256)
+    for at in ends:
+        assert np.isnan(download(at, (64,), np.float32)).all()
+        ok(cu.cuMemcpyHtoD(at, ONES.ctypes.data, 256))
+    assert all((download(at, (64,), np.float32) == 1).all() for at in ends)
+    assert np.isnan(download(p + 256, (64,), np.float32)).all()
+    assert resident_bytes() - before < 100 << 20
+    ok(cu.cuMemFree(p))
+    raises(R.CUDA_ERROR_INVALID_VALUE, lambda: ok(cu.cuMemcpyHtoD(p, ONES.ctypes.data, 256)))
+
+
 def pools_free_in_stream_order() -> None:
     s = stream()
     pool = ok(cu.cuDeviceGetDefaultMemPool(0))
@@ -296,6 +315,7 @@ def peer_access() -> None:
 CHECKS = [
     devices,
     memory_is_poisoned_counted_and_finite,
+    large_memory_takes_pages_when_it_is_written,
     pools_free_in_stream_order,
     streams_are_lazy,
     elapsed_time_between_events,

@@ -18,12 +18,8 @@ def main() -> None:
     try:
         for path in sorted(Path(sys.argv[1]).glob("*.cubin")):
             module = ok(cu.cuModuleLoadData(path.read_bytes()))
-            names = [path.stem]
-            if path.stem.startswith("attention_decode"):
-                names.append(path.stem + "__combine")
-            for name in names:
-                ok(cu.cuModuleGetFunction(module, name.encode()))
-                found += 1
+            ok(cu.cuModuleGetFunction(module, path.stem.encode()))
+            found += 1
     except CallFailed as e:
         print(f"refused: {e}")
         return

@@ -23,15 +23,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from attention_shapes import ATTENTION_MUTATED
 from harmless import HARMLESS
 from harness import Lab, Shape, Wrong
+from linear_shapes import MUTATED
 
 from llmc.codegen.cuda import sass
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams, RopeAppendParams
-from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
-from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render
+from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
-from llmc.codegen.cuda.rms_norm import RmsNormParams
+from llmc.codegen.cuda.rope_append import RopeAppendParams
+from llmc.codegen.cuda.rows_examples import every_type, kernel, layer_norm
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.build import BuildError, build_twin
@@ -46,32 +47,9 @@ BOUND = re.compile(r" (<|<=|>=|>) (?=[\w(*&])")
 SHIFT = {"<": "<=", "<=": "<", ">=": ">", ">": ">="}
 NOT_A_BOUND = re.compile(r"static_assert|^\s*(//|#|template)| > top \?|> m\[g\] \?")
 
-_E = Epilogue
-_GEMM = [{"M": 65, "N": 80, "K": 264}, {"M": 64, "N": 64, "K": 64}, {"M": 1, "N": 16, "K": 520}]
 CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
-    "rms_norm.cuh": [
-        (RmsNormParams(576, 128, True), {"rows": 2}),
-        (RmsNormParams(1024, 128, False), {"rows": 1}),
-    ],
-    "gemm.cuh": [(GemmParams(64, 64, 2, 2, 3, _E.NONE), s) for s in _GEMM],
-    "gemm_hopper.cuh": [
-        (HopperGemmParams(64, 2, _E.NONE), {"M": 65, "N": 72, "K": 392}),
-        (HopperGemmParams(64, 4, _E.NONE), {"M": 128, "N": 64, "K": 640}),
-    ],
-    "skinny_gemm.cuh": [
-        (SkinnyGemmParams(4, 3, _E.RESIDUAL), {"M": 3, "N": 40, "K": 520}),
-        (SkinnyGemmParams(4, 1, _E.NONE), {"M": 4, "N": 32, "K": 256}),
-        (SkinnyGemmParams(4, 2, _E.SWIGLU), {"M": 2, "N": 48, "K": 72}),
-    ],
-    "epilogue.cuh": [(GemmParams(64, 64, 2, 2, 3, e), {"M": 65, "N": 80, "K": 72}) for e in _E],
-    "attention_decode.cuh": [
-        (DecodeAttentionParams(64, 3, 16, 64), {"lens": (1, 64, 130), "kv_heads": 2}),
-        (DecodeAttentionParams(128, 2, 16, 64), {"lens": (15, 65), "kv_heads": 1}),
-    ],
-    "attention_prefill.cuh": [
-        (PrefillAttentionParams(64, 1, 16), {"lens": (1, 130), "rows": (1, 66), "kv_heads": 1}),
-        (PrefillAttentionParams(64, 1, 16), {"lens": (64, 200), "rows": (64, 3), "kv_heads": 1}),
-    ],
+    "rows.cuh": [(kernel(body), {"rows": 2}) for body in (every_type(48), layer_norm(768))],
+    **MUTATED,
     **{
         file: [
             (SampleParams(997, 1000, 64, 64), {"rows": 42, "behind": 1}),
@@ -79,6 +57,7 @@ CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
         ]
         for file in ("sample.cuh", "selection.cuh", "select.cuh")
     },
+    **ATTENTION_MUTATED,
     "rope_append.cuh": [(RopeAppendParams(64, 16), {"tokens": 17, "heads": 3, "kv_heads": 2})],
 }
 
@@ -147,7 +126,7 @@ def verdict(mutant: Mutant) -> str:
                     return "compiler"
                 except (Wrong, CudaError) as e:
                     return f"{schedule.mode.name.lower()}: {e}"
-        for params, _ in CASES[mutant.file]:
+        for params, _ in CASES[mutant.file][:2]:
             if why := static_proof(params, folder):
                 return f"static: {why}"
     return ""

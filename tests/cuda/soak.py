@@ -17,7 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import Lab, Wrong
+from harness import Lab
+from references import Wrong
 from shapes import full, quick
 
 from llmc.emulator.session import CudaError, Mode, Schedule

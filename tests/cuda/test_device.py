@@ -20,7 +20,7 @@ from llmc.runtime.features import Machine
 SMALL = H100.with_memory(64 << 20)
 SOUND = [
     "answers_in_any_company",
-    "log_probabilities",
+    "sampling_is_as_the_cpu_s",
     "logits_of_any_rows_in_any_chunks",
     "padding_is_inert",
     "graphs_are_made_once_per_bucket",
@@ -28,8 +28,11 @@ SOUND = [
 ]
 FAULTS = [
     "memory_is_divided_and_given_back",
+    "a_load_that_fails_gives_all_back",
+    "weights_come_in_many_pieces",
     "a_refused_launch_names_its_kernel",
     "a_fault_ends_the_device",
+    "kernels_one_by_one_name_what_faults",
     "an_interrupted_step_leaves_a_sound_engine",
     "cuda_comes_first",
     "an_old_driver",
@@ -68,6 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             twin = build_twin(text, [TEMPLATES], checked=checked, name=f"{name}.cu")
             pairs.install(compiled[name], twin, root / "twins", checked=checked)
     toy_engine.write(root / "toy", model, compiled)
+    damaged = toy_engine.write(root / "damaged", model, compiled) / "weights.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\1")
     toy_engine.write(root / "too_much_shared", model, compiled, too_much_shared)
     toy_engine.write(root / "beyond", model, compiled, beyond)
     for launch, before in edges(toy_engine.plan("prefill")):

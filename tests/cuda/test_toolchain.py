@@ -3,6 +3,7 @@ parameter block of each cubin against its twin."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 
 from llmc.codegen.cuda import nvrtc, sass
 from llmc.codegen.cuda.catalog import for_target
-from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams
-from llmc.codegen.cuda.kernel import Epilogue, KernelParams, render, symbol_of
+from llmc.codegen.cuda.kernel import render, symbol_of
+from llmc.codegen.cuda.linear_catalog import LINEARS
+from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
+from llmc.codegen.cuda.rows_examples import examples
 from llmc.codegen.cuda.target import TARGETS
 from llmc.emulator.pairs import cubin_hash
 
@@ -53,7 +56,7 @@ def test_a_target_is_built_in_parallel_and_cached(tmp_path: Path) -> None:
 
 
 def test_cubins_are_reproducible(tmp_path: Path) -> None:
-    p = GemmParams(64, 64, 2, 2, 4, Epilogue.NONE)
+    p = LINEARS[0]
     script = (
         "import sys; from llmc.codegen.cuda import nvrtc; "
         "sys.stdout.buffer.write(nvrtc.compile_cubin(sys.stdin.read(), 'sm_90a').cubin)"
@@ -74,28 +77,28 @@ def test_cubins_are_reproducible(tmp_path: Path) -> None:
 
 def test_errors_name_the_template_line() -> None:
     files = nvrtc.headers()
-    lines = files["rms_norm.cuh"].splitlines()
-    at = next(i for i, row in enumerate(lines) if "sum = warp_sum(sum)" in row)
-    lines[at] = "  sum = warp_sum(summ);"
-    files["rms_norm.cuh"] = "\n".join(lines)
-    with pytest.raises(nvrtc.CompileError, match=rf"rms_norm\.cuh\({at + 1}\): error"):
+    lines = files["rows.cuh"].splitlines()
+    at = next(i for i, row in enumerate(lines) if "v = over_lanes<Op, 32>(v);" in row)
+    lines[at] = "  v = over_lanes<Op, 32>(w);"
+    files["rows.cuh"] = "\n".join(lines)
+    with pytest.raises(nvrtc.CompileError, match=rf"rows\.cuh\({at + 1}\): error"):
         nvrtc.compile_cubin(
-            '#include "rms_norm.cuh"\nLLMC_KERNEL(32, 1) k(const bf16* x, bf16* y)'
-            " { rms_norm_row<64, 32, false>(x, y, x, y, 1.0f); }\n",
+            '#include "rows.cuh"\nLLMC_KERNEL(32, 1) k(float* p) { leave_total<Sum>(p[threadIdx.x], p); }\n',
             "sm_80",
             files=files,
         )
 
 
-@pytest.mark.parametrize("params", [HopperGemmParams(128, 4, Epilogue.NONE)])
-def test_a_kernel_is_refused_where_it_cannot_run(params: KernelParams) -> None:
-    assert params.rejects(TARGETS["sm_80"]) == "sm_80 has no wgmma"
-    assert params.rejects(TARGETS["sm_90a"]) is None
-    assert "shared memory" in (GemmParams(128, 128, 2, 2, 4, Epilogue.NONE).rejects(TARGETS["sm_89"]) or "")
+def test_a_kernel_is_refused_where_it_cannot_run() -> None:
+    hopper = next(p for p in LINEARS if isinstance(p, LinearWgmmaParams))
+    assert hopper.rejects(TARGETS["sm_80"]) == "sm_80 has no wgmma"
+    assert hopper.rejects(TARGETS["sm_90a"]) is None
+    deep = dataclasses.replace(next(p for p in LINEARS if isinstance(p, LinearMmaParams)), stages=12)
+    assert "shared memory" in (deep.rejects(TARGETS["sm_89"]) or "")
 
 
 def test_illegal_parameters_are_refused() -> None:
-    with pytest.raises(ValueError, match="block_n 96"):
-        HopperGemmParams(96, 4, Epilogue.NONE)
+    with pytest.raises(ValueError, match="counter seqs"):
+        dataclasses.replace(next(iter(examples())), counter="seqs")
     with pytest.raises(ValueError, match="stages 1"):
-        GemmParams(64, 64, 2, 2, 1, Epilogue.NONE)
+        dataclasses.replace(LINEARS[0], stages=1)

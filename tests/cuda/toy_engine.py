@@ -1,21 +1,23 @@
 """An engine whose model is a toy in whole numbers, so that every order of its sums gives the same float: hand-written
 kernels and plans for the runtime's CUDA side, and the same model in numpy.
 
-A token's row is emb[id]; the cache holds row + position; attention is the sum over the cache of the positions so far;
-logits are (attention + 2 * row) . head + bias of the id that is looked up twice, once through a TMA box.
+A token's row is emb[id]; two KV groups hold row + position, and attention is the sum over all positions so far of the
+one and over the last WINDOW of the other; logits are (both + 2 * row) . head + bias, which comes through a TMA box.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES, compile_cubin
+from llmc.codegen.cuda.kernel import render
+from llmc.codegen.cuda.nvrtc import compile_cubin, headers
+from llmc.codegen.cuda.sample import SampleParams
 from llmc.runtime.artifact import seal
 from llmc.runtime.cuda.plan import (
     Arena,
@@ -29,11 +31,10 @@ from llmc.runtime.cuda.plan import (
     Scratch,
     Variant,
 )
+from llmc.runtime.kv_layout import KvGroup, KvLayout, KvSlot
 from llmc.runtime.manifest import (
     ArenaBytes,
     GenerationDefaults,
-    KvLayout,
-    KvSlot,
     Limits,
     Manifest,
     MemoryPlan,
@@ -43,8 +44,9 @@ from llmc.runtime.manifest import (
 )
 from llmc.runtime.strict_json import render_json, to_plain
 
-VOCAB, VALID, H, BLOCK, MAX_LEN, MAX_BATCH, MAX_TOKENS = 64, 60, 32, 4, 64, 6, 40
+VOCAB, VALID, H, BLOCK, WINDOW, MAX_LEN, MAX_BATCH, MAX_TOKENS = 64, 60, 32, 4, 6, 64, 6, 40
 BLOCK_BYTES = BLOCK * H * 4
+SAMPLE = SampleParams(VALID, VOCAB, threads=64, listed=64)
 
 KERNELS = """#include "step.cuh"
 // All: blocks of 32 threads, one per row of H = 32 values; rows beyond the counts return at once.
@@ -68,13 +70,13 @@ LLMC_KERNEL(32, 1) append(const Counts* counts, const int* positions, const int*
 LLMC_EXPORT(append)
 
 LLMC_KERNEL(32, 1) attend(const Counts* counts, const int* positions, const int* seqs, const int* table,
-                          const unsigned char* pool, long long block_bytes, float* out) {
+                          const unsigned char* pool, long long block_bytes, int window, float* out) {
   const int t = blockIdx.x;
   if (t >= counts->tokens) return;
   grid_wait();
   grid_launch_dependents();
   float sum = 0;
-  for (int p = 0; p <= positions[t]; p++) {
+  for (int p = window && positions[t] >= window ? positions[t] - window + 1 : 0; p <= positions[t]; p++) {
     const int block = table[seqs[t] * counts->table_stride + p / 4];
     sum += reinterpret_cast<const float*>(pool + block * block_bytes)[p % 4 * 32 + threadIdx.x];
   }
@@ -90,12 +92,13 @@ LLMC_KERNEL(32, 1) scale(const Counts* counts, const float* rows, float* out, fl
 }
 LLMC_EXPORT(scale)
 
-LLMC_KERNEL(32, 1) mix(const Counts* counts, const int* rows, const float* a, const float* b, float* out) {
+LLMC_KERNEL(32, 1) mix(const Counts* counts, const int* rows, const float* a, const float* w, const float* b,
+                       float* out) {
   if (int(blockIdx.x) >= counts->rows) return;
   grid_wait();
   grid_launch_dependents();
   const int at = rows[blockIdx.x] * 32 + threadIdx.x;
-  out[blockIdx.x * 32 + threadIdx.x] = a[at] + b[at];
+  out[blockIdx.x * 32 + threadIdx.x] = a[at] + w[at] + b[at];
 }
 LLMC_EXPORT(mix)
 
@@ -117,27 +120,6 @@ LLMC_EXPORT(mix)
   LLMC_EXPORT(name)
 LLMC_HEAD(head_one, 1)
 LLMC_HEAD(head_four, 4)
-
-LLMC_KERNEL(32, 1) sample(const Counts* counts, const float* logits, int valid, int* tokens, float* logprob,
-                          int* top_ids, float* top_logprobs) {
-  const int r = blockIdx.x;
-  if (r >= counts->rows || threadIdx.x) return;
-  grid_wait();
-  grid_launch_dependents();
-  int last = -1;
-  for (int i = 0; i < 3; i++) {  // ties to the lowest id
-    int best = -1;
-    for (int v = 0; v < valid; v++) {
-      const float x = logits[r * 64 + v];
-      if (last >= 0 && (x > logits[r * 64 + last] || (x == logits[r * 64 + last] && v <= last))) continue;
-      if (best < 0 || x > logits[r * 64 + best]) best = v;
-    }
-    if (i == 0) tokens[r] = best, logprob[r] = logits[r * 64 + best];
-    top_ids[r * 20 + i] = best, top_logprobs[r * 20 + i] = logits[r * 64 + best];
-    last = best;
-  }
-}
-LLMC_EXPORT(sample)
 
 LLMC_KERNEL(32, 1) beyond(const Counts* counts, float* out) {
   store4(out + threadIdx.x + (1 << 20), 0u);
@@ -184,7 +166,9 @@ class Model:
         """[n, VOCAB] after each token."""
         rows = self.embedding[np.asarray(ids)]
         cache = rows + np.arange(len(ids), dtype=np.float32)[:, None]
-        return (np.cumsum(cache, 0) + 2 * rows) @ self.head.T + self.bias
+        whole = np.cumsum(cache, 0)
+        behind = np.concatenate([np.zeros((WINDOW, H), np.float32), whole])[: len(ids)]
+        return (whole + (whole - behind) + 2 * rows) @ self.head.T + self.bias
 
     def answer(self, ids: Sequence[int], count: int) -> list[int]:
         """Greedy, ties to the lowest id."""
@@ -201,73 +185,80 @@ def _pointer(kind: str, name: str, box: Box | None = None) -> Argument:
 COUNTS = _pointer("input", "counts")
 
 
-def plan(entry: str, kv_group: str = "0", tma: bool = True) -> Plan:
-    """Both entries launch the same kernels; rows of tokens are kept in the region of tokens, or of sampled rows."""
+def _extent(times: int, *factors: tuple[str, int]) -> Extent:
+    return Extent(times, tuple(Factor(symbol, per) for symbol, per in factors))
+
+
+def _buffers(entry: str) -> tuple[tuple[Buffer, ...], Arena]:
+    """Rows of tokens are kept in the region of tokens, or in decode in that of sampled rows."""
     region = "T" if entry == "prefill" else "R"
-    per = {"T": 0, "R": 0}
-    buffers: dict[str, Buffer] = {}
-    for name, rows, width in (
-        ("h", region, H),
-        ("a", region, H),
-        ("s", region, H),
-        ("g", "R", H),
-        ("logits", "R", VOCAB),
-    ):
-        buffers[name] = Buffer(name, f"f32[{rows}, {width}]", rows, width * 4, per[rows])
+    per, buffers = {"T": 0, "R": 0}, []
+    widths = {
+        "h": (region, H),
+        "a": (region, H),
+        "w": (region, H),
+        "s": (region, H),
+        "g": ("R", H),
+        "logits": ("R", VOCAB),
+    }
+    for name, (rows, width) in widths.items():
+        buffers.append(Buffer(name, f"f32[{rows}, {width}]", rows, width * 4, per[rows]))
         per[rows] += width * 4
-    tokens = Extent(1, (Factor("T", 1),))
-    rows = Extent(1, (Factor("R", 1),))
-    table, pool = _pointer("input", f"tables.{kv_group}"), _pointer("kv", kv_group)
+    return tuple(buffers), Arena(per["T"], per["R"])
+
+
+def _variant(kernel: str, symbol: str, *arguments: Argument, block: int = 32, shared: int = 0) -> Variant:
+    """A block per token or sampled row."""
+    return Variant(1 << 30, kernel, (_extent(1, (symbol, 1)),), block, shared, (COUNTS, *arguments), {})
+
+
+def _head(kernel: str, up_to: int, rows: int) -> Variant:
+    """Blocks of so many rows, which count themselves in the scratch `done`."""
+    arguments = [_buffer("g"), _pointer("weight", "head"), _buffer("logits"), _pointer("scratch", "done")]
+    blocks = Argument("extent", extent=_extent(2, ("R", rows)))
+    grid = (_extent(2), _extent(1, ("R", rows)))
+    return Variant(up_to, kernel, grid, 32, 0, (COUNTS, *arguments, blocks), {"done": _extent(4)})
+
+
+def _buffer(name: str) -> Argument:
+    return _pointer("buffer", name)
+
+
+def plan(entry: str) -> Plan:
+    """Both entries launch the same kernels."""
+    buffers, arena = _buffers(entry)
+    positions, seqs, rows = (_pointer("input", name) for name in ("positions", "seqs", "rows"))
     block_bytes = Argument("i64", value=BLOCK_BYTES)
-    buffer = lambda name: _pointer("buffer", name)  # noqa: E731
-    positions, seqs = _pointer("input", "positions"), _pointer("input", "seqs")
     launches: list[Launch] = []
 
     def add(op: str, after: tuple[int, ...], rows: str, *variants: Variant) -> int:
         launches.append(Launch(op, f"toy.{op}", (), (), (), after, rows, variants))
         return len(launches) - 1
 
-    def one(kernel: str, grid: tuple[Extent, ...], *arguments: Argument, block: int = 32, shared: int = 0) -> Variant:
-        return Variant(1 << 30, kernel, grid, block, shared, (COUNTS, *arguments), {})
-
-    def head(kernel: str, up_to: int, step: int) -> Variant:
-        grid = (Extent(2), Extent(1, (Factor("R", step),)))
-        blocks = Extent(2, (Factor("R", step),))
-        arguments = (COUNTS, buffer("g"), _pointer("weight", "head"), buffer("logits"), _pointer("scratch", "done"))
-        extent = Argument("extent", extent=blocks)
-        return Variant(up_to, kernel, grid, 32, 0, (*arguments, extent), {"done": Extent(4)})
-
-    embed = add(
-        "embed",
-        (),
-        "T",
-        one("embed", (tokens,), _pointer("input", "ids"), _pointer("weight", "embedding"), buffer("h")),
-    )
-    append = add(
-        "append", (embed,), "T", one("append", (tokens,), positions, seqs, table, buffer("h"), pool, block_bytes)
-    )
-    attend = add(
-        "attend", (append,), "T", one("attend", (tokens,), positions, seqs, table, pool, block_bytes, buffer("a"))
-    )
-    scale = add("scale", (embed,), "T", one("scale", (tokens,), buffer("h"), buffer("s"), Argument("f32", value=2.0)))
-    mix = add(
-        "mix",
-        (attend, scale),
-        "R",
-        one("mix", (rows,), _pointer("input", "rows"), buffer("a"), buffer("s"), buffer("g")),
-    )
-    last = add("head", (mix,), "R", head("head_one", 2, 1), head("head_four", 1 << 30, 4))
-    if tma:
-        box = Box("f32", 1, VOCAB, VOCAB * 4, 1, VOCAB, 0)
-        bias = _pointer("weight", "bias", box)
-        last = add("bias", (last,), "R", one("add_bias", (rows,), bias, buffer("logits"), block=64, shared=1024))
-    outputs = [_pointer("output", name) for name in ("tokens", "logprob", "top_ids", "top_logprobs")]
-    add("sample", (last,), "R", one("sample", (rows,), buffer("logits"), Argument("i32", value=VALID), *outputs))
+    table = _pointer("weight", "embedding")
+    embed = add("embed", (), "T", _variant("embed", "T", _pointer("input", "ids"), table, _buffer("h")))
+    attended = []
+    for group, window, out in ((0, 0, "a"), (1, WINDOW, "w")):
+        where = (positions, seqs, _pointer("input", f"tables.{group}"))
+        pool = (_pointer("kv", str(group)), block_bytes)
+        append = add("append", (embed,), "T", _variant("append", "T", *where, _buffer("h"), *pool))
+        attend = _variant("attend", "T", *where, *pool, Argument("i32", value=window), _buffer(out))
+        attended.append(add("attend", (append,), "T", attend))
+    double = Argument("f32", value=2.0)
+    scale = add("scale", (embed,), "T", _variant("scale", "T", _buffer("h"), _buffer("s"), double))
+    mixed = _variant("mix", "R", rows, *(_buffer(name) for name in ("a", "w", "s", "g")))
+    mix = add("mix", (*attended, scale), "R", mixed)
+    head = add("head", (mix,), "R", _head("head_one", 2, 1), _head("head_four", 1 << 30, 4))
+    row = _pointer("weight", "bias", Box("f32", 1, VOCAB, VOCAB * 4, 1, VOCAB, 0))
+    bias = add("bias", (head,), "R", _variant("add_bias", "R", row, _buffer("logits"), block=64, shared=1024))
+    chosen = tuple(_pointer(kind, name) for kind, name in SAMPLE.ARGUMENTS)
+    edited = {"edited_logits": _extent(4 * SAMPLE.row_floats, ("R", 1))}
+    grid = (_extent(1, ("R", 1)),)
+    add("sample", (bias,), "R", Variant(1 << 30, "sample", grid, SAMPLE.threads, SAMPLE.smem_bytes, chosen, edited))
     files = {v.kernel: "kernels/sm_90a/toy.cubin" for launch in launches for v in launch.variants}
-    if tma:
-        files["add_bias"] = "kernels/sm_90a/toy_tma.cubin"
-    scratch = (Scratch("done", True),)
-    return Plan(entry, Arena(per["T"], per["R"]), tuple(buffers.values()), scratch, files, tuple(launches), "logits")
+    files |= {"add_bias": "kernels/sm_90a/toy_tma.cubin", "sample": "kernels/sm_90a/toy_sample.cubin"}
+    scratch = (Scratch("done", True), Scratch("edited_logits", False))
+    return Plan(entry, arena, buffers, scratch, files, tuple(launches), "logits")
 
 
 def without_edge(whole: Plan, launch: int, before: int) -> Plan:
@@ -278,7 +269,7 @@ def without_edge(whole: Plan, launch: int, before: int) -> Plan:
 
 
 def target(**changes: object) -> TargetEntry:
-    slots = (KvSlot("toy", 1, H, H, "f32", None),)
+    groups = tuple(KvGroup(window, BLOCK_BYTES, H * 4, (KvSlot("toy", 1, H, H, "f32"),)) for window in (None, WINDOW))
     fields: dict[str, object] = dict(
         kind="cuda",
         name="h100",
@@ -286,15 +277,15 @@ def target(**changes: object) -> TargetEntry:
         features=(),
         kernels="kernels/sm_90a",
         plans="plans/h100",
-        kv=KvLayout(BLOCK, BLOCK_BYTES, H * 4, slots),
-        memory=MemoryPlan(0, H * 4, ArenaBytes(0, 0, 0, 0)),
+        kv=KvLayout(BLOCK, groups),
+        memory=MemoryPlan(0, 2 * H * 4, ArenaBytes(0, 0, 0, 0)),
     )
     return TargetEntry(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def sources() -> dict[str, str]:
     """CUDA sources by stem: a cubin each."""
-    return {"toy": KERNELS, "toy_tma": TMA}
+    return {"toy": KERNELS, "toy_tma": TMA, "toy_sample": render(SAMPLE, "sample")}
 
 
 def cubins(arch: str = "sm_90a") -> dict[str, bytes]:
@@ -308,8 +299,9 @@ def write(
     change: Callable[[Plan], Plan] = lambda plan: plan,
     targets: tuple[TargetEntry, ...] | None = None,
     limits: Limits | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> Path:
-    """A sealed engine folder; `change` is applied to both plans."""
+    """A sealed engine folder; `change` is applied to both plans; `texts` are further files."""
     cubin_folder, sources_folder, plans = folder / "kernels/sm_90a", folder / "kernels/cuda/src", folder / "plans/h100"
     for path in (cubin_folder, sources_folder, plans):
         path.mkdir(parents=True)
@@ -317,10 +309,12 @@ def write(
         (cubin_folder / f"{name}.cubin").write_bytes(cubin)
     for name, text in sources().items():
         (sources_folder / f"{name}.cu").write_text(text)
-    for name in ("device.cuh", "step.cuh"):
-        (sources_folder / name).write_text((TEMPLATES / name).read_text())
+    for name, text in headers().items():
+        (sources_folder / name).write_text(text)
     for entry in ("prefill", "decode"):
         (plans / f"{entry}.json").write_bytes(render_json(to_plain(change(plan(entry)))))
+    for name, text in (texts or {}).items():
+        (folder / name).write_text(text)
     # an unused tensor between used ones, as an engine of several targets has them
     unused = np.full(100, np.nan, np.float32)
     tensors = {"embedding": model.embedding, "of.another.target": unused, "head": model.head, "bias": model.bias}
@@ -349,3 +343,17 @@ def safetensors(tensors: dict[str, np.ndarray]) -> bytes:
     text = json.dumps(header).encode()
     text += b" " * (-(len(text) + 8) % 4096)
     return struct.pack("<Q", len(text)) + text + data
+
+
+def tokenizer_json() -> str:
+    """A tokenizer whose ids 0 .. VALID - 1 are the characters from '!' on."""
+    from tokenizers import Tokenizer, decoders, models
+
+    vocab = {chr(ord("!") + i): i for i in range(VALID)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.decoder = decoders.Fuse()
+    return str(tokenizer.to_str())
+
+
+def text_of(ids: Sequence[int]) -> str:
+    return "".join(chr(ord("!") + i) for i in ids)

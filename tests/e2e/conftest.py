@@ -10,18 +10,12 @@ from pathlib import Path
 import pytest
 from e2e.commands import Commands
 from e2e.engines import Engines
+from e2e.shared_engines import engines
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.utils import logging
 
 logging.disable_progress_bar()
-
-
-@pytest.fixture(scope="session")
-def engines(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Engines:
-    base = tmp_path_factory.getbasetemp()
-    root = (base if worker_id == "master" else base.parent) / "engines"
-    root.mkdir(exist_ok=True)
-    return Engines(root)
+__all__ = ["engines"]
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,8 @@ class Engines:
 
     def engine(self, source: Path, scheme: Scheme = Scheme.F32, **options: Any) -> Path:
         """The engine of an HF folder."""
-        out = self.root / f"{source.name}-{scheme.value}.engine"
+        parts = [source.name, scheme.value, *(f"{name}={value}" for name, value in sorted(options.items()))]
+        out = self.root / f"{'-'.join(parts)}.engine"
         with self.once(out) as missing:
             if missing:
                 build(BuildOptions(str(source), out, scheme=scheme, **options), self.progress)

@@ -12,7 +12,6 @@ import pytest
 from e2e.commands import Commands, Running
 from e2e.engines import Engines
 
-from llmc.codegen.package import CPU_KERNELS
 from llmc.runtime import Engine
 from llmc.runtime.artifact import read_manifest
 
@@ -27,7 +26,7 @@ def wait_for_library(build: Running, out: Path, dead: set[Path]) -> None:
     """Until kernels are compiled: what is left, weights and checksums and renames, is over in milliseconds."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if any((path / CPU_KERNELS / "model.so").exists() for path in staged(out) - dead):
+        if any((path / "kernels/generic/model.so").exists() for path in staged(out) - dead):
             return
         time.sleep(0.001)
     raise AssertionError(f"no library after two minutes: {build.wait()}")
@@ -56,7 +55,7 @@ def kill_builds(count: int, engines: Engines, llmc: Commands, tmp_path: Path) ->
             out.rmdir()
         before = read_manifest(out) if out.exists() else None
         dead = staged(out)
-        other = 1 if before is not None and len(before.kv.slots) == 1 else 0
+        other = 1 if before is not None and len(before.targets[0].kv.slots) == 1 else 0
         build = llmc.start("build", sources[other], "-o", out, *FAST, TMPDIR=str(scratch))
         if number % 4 == 0:
             time.sleep(rng.uniform(0, took))

@@ -120,6 +120,10 @@ def bad_generation(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"num_beams": 4}')
 
 
+def generation_settings(**settings: Any) -> Callable[[Path], object]:
+    return lambda folder: (folder / "generation_config.json").write_text(json.dumps(settings))
+
+
 def bad_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
 
@@ -141,6 +145,13 @@ DAMAGES: list[tuple[Callable[[Path], object], tuple[str, ...]]] = [
     (no_config, ("config.json is missing",)),
     (unknown_activation, ("wobble",)),
     (bad_generation, ("num_beams",)),
+    (generation_settings(do_sample=True, temperature=float("inf")), ("temperature = inf",)),
+    (generation_settings(do_sample=True, temperature=1e9), ("temperature", "1e+09")),
+    (generation_settings(do_sample=True, top_p=0), ("top_p", "got 0")),
+    (generation_settings(top_k=2.5), ("top_k = 2.5",)),
+    (generation_settings(top_k=10**12), ("top_k", "1000000000000")),
+    (generation_settings(max_new_tokens="x"), ("max_new_tokens = 'x'",)),
+    (generation_settings(do_sample="no"), ("do_sample = 'no'",)),
     (bad_tokenizer, ("tokenizer",)),
 ]
 
@@ -280,12 +291,14 @@ def reseal(engine: Path, **changes: Any) -> None:
 
 
 def test_engines_for_others(engine: Path, engines: Engines, speaking: Path, llmc: Commands) -> None:
-    target = json.loads((engine / "manifest.json").read_text())["target"]
+    manifest = json.loads((engine / "manifest.json").read_text())
+    (target,) = manifest["targets"]
     for changes, expected in (
-        ({"format": 2}, "a newer llmc"),
+        ({"format": manifest["format"] + 1}, "a newer llmc"),
+        ({"format": manifest["format"] - 1}, "an older llmc"),
         ({"abi": 99}, "ABI 99"),
-        ({"target": {**target, "features": [*target["features"], "avx1024"]}}, "avx1024"),
-        ({"target": {**target, "arch": "riscv64"}}, "riscv64"),
+        ({"targets": [{**target, "features": [*target["features"], "avx1024"]}]}, "avx1024"),
+        ({"targets": [{**target, "arch": "riscv64"}]}, "riscv64"),
     ):
         reseal(engine, **changes)
         for command in (("run", engine, "-p", "x"), ("verify", engine, speaking)):
@@ -314,3 +327,68 @@ def test_what_is_no_engine(llmc: Commands, speaking: Path, tmp_path: Path) -> No
     ):
         for command in (("run", path, "-p", "x"), ("inspect", path), ("verify", path, speaking)):
             refused(llmc.run(*command), expected)
+
+
+def test_damaged_reports(engine: Path, llmc: Commands) -> None:
+    """`inspect` reads two files; each is checked as `run` would."""
+    report = engine / "report.json"
+    for damage, expected in ((b"{", "damaged"), (b"\xff", "damaged"), (None, "missing")):
+        report.unlink()
+        if damage is not None:
+            report.write_bytes(damage)
+        refused(llmc.run("inspect", engine), "report.json", expected)
+
+
+def test_names_that_look_like_markup(engine: Path, llmc: Commands) -> None:
+    place = engine.rename(engine.parent / "x[")
+    inside = place / "b]"
+    inside.mkdir()
+    for path in list(place.iterdir()):
+        if path != inside:
+            path.rename(inside / path.name)
+    ended = llmc.run("inspect", inside)
+    assert ended.code == 0 and str(inside) in ended.stdout.replace("\n", ""), ended.stderr
+
+
+def test_what_verify_cannot_compare(
+    engine: Path, engines: Engines, speaking: Path, llmc: Commands, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").write_text("\n \n")
+    (tmp_path / "bytes").write_bytes(b"a\xff\n")
+    (tmp_path / "long").write_text("x" * 129)
+    (tmp_path / "one").write_text("a")
+    for texts, expected in (
+        ("empty", "holds no text"),
+        ("bytes", "not UTF-8"),
+        ("long", "129 tokens"),
+        ("nothing", "No such file"),
+        (".", "directory"),
+    ):
+        refused(llmc.run("verify", engine, speaking, "--texts", tmp_path / texts), expected)
+    _, other = engines.model("llama")
+    refused(llmc.run("verify", engine, other, "--texts", tmp_path / "one"), "built from another model")
+
+
+def test_verify_cuts_its_texts_to_a_short_envelope(engine: Path, speaking: Path, llmc: Commands) -> None:
+    ended = llmc.run("verify", engine, speaking, "--json")
+    assert ended.code == 0, ended.stderr
+    assert max(text["num_tokens"] for text in json.loads(ended.stdout)["texts"]) == 128
+
+
+@pytest.mark.parametrize("command", [("run", "-p", "x", "--max-tokens", "3"), ("inspect",)])
+def test_output_that_cannot_be_written(engine: Path, command: tuple[str, ...]) -> None:
+    name, *options = command
+    args = [sys.executable, "-c", "from llmc.compiler.cli import main; main()", name, str(engine), *options]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(args, stdout=full, stderr=subprocess.PIPE, text=True)
+    refused(Ended(done.returncode, "", done.stderr), "No space left on device")
+
+
+def test_missing_streams(engine: Path) -> None:
+    """Started by something that gave it no stdin or stdout: the chat ends at once, the answer goes nowhere."""
+    start = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+    llmc = ["-c", "from llmc.compiler.cli import main; main()", "run", str(engine), "--max-tokens", "2"]
+    for closed, options in (("0", []), ("1", ["-p", "x"]), ("2", ["-p", "x"])):
+        args = [sys.executable, "-c", start, closed, *llmc, *options]
+        done = subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), closed

@@ -16,6 +16,7 @@ from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.sources.demo import fetch_demo
 from llmc.runtime import Engine, SamplingParams
+from llmc.runtime.kv_pools import sequence_bytes
 from llmc.runtime.results import Completion, TokenLogprobs
 
 # several panels, K slices and scale groups with tails; a window that prompts pass; prompts around the KV block of 32
@@ -111,8 +112,8 @@ def check_preemption(folder: Path, given: Sequence[Ask]) -> None:
     expected = alone(folder, given, threads=2)
     with Engine.load(folder, threads=2) as engine:
         longest = max(len(ask.prompt) + (ask.params.max_tokens or 0) for ask in given)
-        kv = engine.artifact.target.kv
-        memory = -(-longest // kv.block_tokens) * kv.block_bytes
+        kv, step_tokens = engine.artifact.target.kv, engine.manifest.limits.max_tokens
+        memory = sequence_bytes(kv, step_tokens, longest)
     with Engine.load(folder, threads=2, kv_memory=memory) as engine:
         found = engine.generate([ask.prompt for ask in given], [ask.params for ask in given])
         assert sum(completion.num_preemptions for completion in found) > 0

@@ -183,3 +183,41 @@ def test_compiler_errors_name_the_source_line() -> None:
 def test_what_is_not_an_image_is_refused() -> None:
     with pytest.raises(ValueError, match="not an ELF image"):
         elf_bytes(b"PTX text")
+
+
+WARPGROUP = """
+LLMC_KERNEL(128, 1) k(float* out, int absent) {
+  LLMC_SMEM(raw);
+  const u32 s = smem_addr(raw);
+  bf16* words = reinterpret_cast<bf16*>(raw);
+  for (int i = threadIdx.x; i < 72 * 64; i += 128) words[i] = to_bf16(1.0f);
+  fence_proxy_async();
+  __syncthreads();
+  float d[4] = {2, 2, 2, 2};
+  if (int(threadIdx.x) / 32 == absent) return;
+  wgmma_fence();
+  wgmma_ss<bf16>(d, wgmma_desc_sw128(s), wgmma_desc_sw128(s + 64 * 128), true);
+  wgmma_commit();
+  out[threadIdx.x] = d[0];
+  WAIT
+  out[threadIdx.x + 128] = d[0];
+}
+LLMC_EXPORT(k)
+"""
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_warpgroup_works_as_one(emulator: Emulator, checked: bool) -> None:
+    """Its registers are not the thread's until the wait; one warp that stays away is reported, wait or no wait."""
+    whole = kernel(emulator, WARPGROUP.replace("WAIT", "wgmma_wait<0>();"), checked=checked)
+    out = emulator.empty((256,), np.float32)
+    if not checked:
+        whole((1,), 128, 72 * 128, out, 4)
+        assert np.isnan(out.numpy()[:128]).all() and (out.numpy()[128:] == 18).all()
+    for wait, message in (("wgmma_wait<0>();", "deadlock|divergent"), ("", "divergent|deadlock|in flight")):
+        emulator.reset()
+        apart = kernel(
+            emulator, WARPGROUP.replace("out[threadIdx.x] = d[0];", "").replace("WAIT", wait), checked=checked
+        )
+        with pytest.raises(CudaError, match=message):
+            apart((1,), 128, 72 * 128, out, 3)

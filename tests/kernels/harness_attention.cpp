@@ -4,7 +4,7 @@
 using namespace llmc;
 
 struct AttentionArgs {  // mirrored in attention_case.py
-  int32_t q_heads, kv_heads, d, dv, window, num_seqs, table_stride, bf16;
+  int32_t q_heads, kv_heads, d, dv, window, chunk, num_seqs, table_stride, bf16;
   float scale, softcap;
   const float *sinks, *slopes;
   const int32_t *seq_starts, *positions, *tables;
@@ -31,7 +31,7 @@ EXPORT int run_attention(const AttentionArgs* args, const float* q, const float*
                          int threads) {
   const AttentionArgs& a = *args;
   const KvPool pool{a.pool, a.block_bytes, a.tables, a.table_stride};
-  const AttentionShape shape{a.q_heads, a.scale, a.softcap, a.window, a.sinks, a.slopes};
+  const AttentionShape shape{a.q_heads, a.scale, a.softcap, a.window, a.chunk, a.sinks, a.slopes};
   const AttentionBatch batch{a.num_seqs, a.seq_starts, a.positions};
   const StoreHeads store_heads{out, (int64_t)a.q_heads * a.dv, a.dv};
   void* scratch = malloc(attention_scratch_bytes(threads, a.q_heads, a.kv_heads, a.dv, a.max_seq_len));

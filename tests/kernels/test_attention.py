@@ -24,7 +24,7 @@ class Args(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int32)
-            for name in ("q_heads", "kv_heads", "d", "dv", "window", "num_seqs", "table_stride", "bf16")
+            for name in ("q_heads", "kv_heads", "d", "dv", "window", "chunk", "num_seqs", "table_stride", "bf16")
         ),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
@@ -41,6 +41,7 @@ class Case:
     dv: int = 64
     bf16: bool = True
     window: int = 0
+    chunk: int = 0
     softcap: float = 0.0
     sinks: bool = False
     alibi: bool = False
@@ -63,6 +64,8 @@ CASES = {
     "wide": Case(q_heads=4, kv_heads=1, d=256, dv=256),
     "window 8": Case(window=8),
     "window 300": Case(window=300),
+    "chunk 40": Case(chunk=40),
+    "window in chunks": Case(window=270, chunk=300),
     "softcap": Case(softcap=5.0, scale=1.0),
     "sinks": Case(sinks=True),
     "alibi": Case(alibi=True),
@@ -80,6 +83,8 @@ def reference(case: Case, q: Floats, k: Floats, v: Floats) -> npt.NDArray[np.flo
     seen = distance <= 0
     if case.window:
         seen &= distance > -case.window
+    if case.chunk:
+        seen &= at[None, :] // case.chunk == at[:, None] // case.chunk
     out = np.empty((len(q), case.q_heads, case.dv))
     for h in range(case.q_heads):
         scores = q[:, h].astype(np.float64) @ k[:, h // group].astype(np.float64).T * case.scale
@@ -121,7 +126,8 @@ class Cache:
         self.step_tables = np.ascontiguousarray(self.tables[[s for s, _, _ in step]])
         arrays = (self.sinks, self.slopes, self.starts, self.positions, self.step_tables, self.pool)
         return Args(
-            *(case.q_heads, case.kv_heads, case.d, case.dv, case.window, len(step), self.stride, int(case.bf16)),
+            *(case.q_heads, case.kv_heads, case.d, case.dv, case.window, case.chunk),
+            *(len(step), self.stride, int(case.bf16)),
             *(case.scale, case.softcap),
             *(None if a is None else a.ctypes.data for a in arrays),
             *(self.block_bytes, self.slot_offset, max(self.lengths)),
@@ -162,7 +168,7 @@ def test_matches_float64(kernels: Kernels, name: str, length: int) -> None:
     assert np.max(np.abs(prefill(kernels, case, data) - expected)) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["plain", "f32", "window 300", "sinks", "alibi"])
+@pytest.mark.parametrize("name", ["plain", "f32", "window 300", "chunk 40", "window in chunks", "sinks", "alibi"])
 def test_long_sequence_matches_float64(kernels: Kernels, name: str) -> None:
     """Several splits, and a window that ends inside of one."""
     case = CASES[name]
@@ -190,7 +196,7 @@ def test_chunks_single_tokens_and_threads_give_the_same_bits(kernels: Kernels, n
             begin = end
 
 
-@pytest.mark.parametrize("name", ["plain", "f32", "window 8", "all"])
+@pytest.mark.parametrize("name", ["plain", "f32", "window 8", "chunk 40", "all"])
 def test_company_does_not_matter(kernels: Kernels, name: str) -> None:
     """A chunk beside single tokens of other sequences gives what it gives alone."""
     case = CASES[name]

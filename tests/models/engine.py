@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import hashlib
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from llmc.codegen.cpu.model import BLOCK_TOKENS, Model, render
+from llmc.codegen.cpu.model import Model, render
+from llmc.codegen.kv_groups import BLOCK_TOKENS
 from llmc.codegen.toolchain import compile_library, find_toolchain
 from llmc.codegen.weights import place_weights, stored
 from llmc.compiler.ir.graph import Builder, Graph, Node, Value
@@ -24,7 +26,9 @@ from llmc.compiler.ir.verify import verify
 from llmc.compiler.targets import find_target
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
-from llmc.runtime.abi import LlmcConfig, LlmcStep, load_library
+from llmc.runtime.abi import LlmcConfig, LlmcKvPool, LlmcStep, load_library
+from llmc.runtime.blocks import NO_BLOCK
+from llmc.runtime.retention import Retention
 
 from .captured import read
 
@@ -57,8 +61,8 @@ class Built:
     weights: npt.NDArray[np.uint8]
     vocab: int
 
-    def session(self, threads: int = 1) -> Session:
-        return Session(self, threads)
+    def session(self, threads: int = 1, keep: bool = False) -> Session:
+        return Session(self, threads, keep)
 
 
 def build(graph: Graph, scheme: Scheme, folder: Path, name: str, group: int = 64) -> Built:
@@ -129,16 +133,37 @@ def aligned(num_bytes: int) -> npt.NDArray[np.uint8]:
     return whole[start : start + num_bytes]
 
 
-class Session:
-    """An engine of the library over a fresh KV pool."""
+class GuardedPool:
+    """Blocks that are NaN as floats; the bytes of the block before the first cannot be read or written."""
 
-    def __init__(self, built: Built, threads: int) -> None:
+    def __init__(self, num_blocks: int, block_bytes: int) -> None:
+        guard = -(-block_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.memory = mmap.mmap(-1, guard + num_blocks * block_bytes)
+        whole = np.frombuffer(self.memory, np.uint8)
+        whole[:] = 0xFF
+        self.address = whole.ctypes.data + guard
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mprotect(ctypes.c_void_p(whole.ctypes.data), ctypes.c_size_t(guard), 0):  # PROT_NONE
+            raise OSError(ctypes.get_errno(), "mprotect")
+
+
+class Session:
+    """An engine of the library over fresh KV pools.
+
+    Tables hold NO_BLOCK wherever a group's window has passed, and pages that cannot be touched lie where such a block
+    would be: a step that read one would end the process. `keep`: nothing is ever given back instead.
+    """
+
+    def __init__(self, built: Built, threads: int, keep: bool = False) -> None:
         self.built = built
-        self.pool = aligned(max(64, NUM_BLOCKS * built.library.llmc_kv_block_bytes()))
+        windows = [None if keep else group.window for group in built.model.kv.groups]
+        self.retentions = [Retention(window, BLOCK_TOKENS, MAX_TOKENS) for window in windows]
+        sizes = [built.library.llmc_kv_block_bytes(g) for g in range(built.library.llmc_kv_groups())]
+        assert sizes == [group.block_bytes for group in built.model.kv.groups]
+        self.pools = [GuardedPool(NUM_BLOCKS, size) for size in sizes]
         config = LlmcConfig(
             weights=built.weights.ctypes.data,
-            kv=self.pool.ctypes.data,
-            num_blocks=NUM_BLOCKS,
+            kv=(LlmcKvPool * len(sizes))(*(LlmcKvPool(pool.address, NUM_BLOCKS) for pool in self.pools)),
             max_tokens=MAX_TOKENS,
             max_seqs=MAX_SEQS,
             max_rows=MAX_TOKENS,
@@ -151,15 +176,28 @@ class Session:
     def close(self) -> None:
         self.built.library.llmc_destroy(self.engine)
 
-    def step(self, chunks: Sequence[Chunk], rows: Sequence[int] | None = None) -> Logits:
+    def tables(self, chunks: Sequence[Chunk]) -> npt.NDArray[np.int32]:
+        """[groups, MAX_SEQS, stride]: the blocks of a sequence are scattered over each pool."""
+        stride = -(-MAX_LEN // BLOCK_TOKENS)
+        tables = np.full((len(self.retentions), MAX_SEQS, stride), NO_BLOCK, np.int32)
+        for group, retention in enumerate(self.retentions):
+            for row, chunk in enumerate(chunks):
+                for i in range(retention.first_kept(chunk.start), stride):
+                    tables[group, row, i] = ((chunk.seq * stride + i) * 7 + group) % NUM_BLOCKS
+        return tables
+
+    def step(
+        self,
+        chunks: Sequence[Chunk],
+        rows: Sequence[int] | None = None,
+        tables: npt.NDArray[np.int32] | None = None,
+    ) -> Logits:
         """Logits [R, V] of some tokens of the step (all if None). One token of each sequence: the decode entry."""
         decode = rows is None and all(len(c.ids) == 1 for c in chunks)
         ids = np.concatenate([c.ids for c in chunks]).astype(np.int32)
         positions = np.concatenate([c.start + np.arange(len(c.ids)) for c in chunks]).astype(np.int32)
         starts = np.cumsum([0, *(len(c.ids) for c in chunks)]).astype(np.int32)
-        stride = -(-MAX_LEN // BLOCK_TOKENS)
-        # blocks of a sequence are scattered over the pool
-        tables = np.array([[(c.seq * stride + i) * 7 % NUM_BLOCKS for i in range(stride)] for c in chunks], np.int32)
+        tables = self.tables(chunks) if tables is None else tables
         wanted = np.arange(len(ids), dtype=np.int32) if rows is None else np.asarray(rows, np.int32)
         logits = np.full((len(wanted), self.built.vocab), np.nan, np.float32)
         arrays = {
@@ -173,7 +211,7 @@ class Session:
             num_tokens=len(ids),
             num_seqs=len(chunks),
             num_rows=len(wanted),
-            block_table_stride=stride,
+            block_table_stride=tables.shape[2],
             logits=logits.ctypes.data,
             **{name: a.ctypes.data for name, a in arrays.items()},
         )

@@ -3,6 +3,9 @@ interpreter's values within the error of the number format."""
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import signal
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,8 +16,9 @@ import pytest
 
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.runtime.blocks import NO_BLOCK
 
-from .captured import gemma, gpt2, llama
+from .captured import gemma, gpt2, llama, windows
 from .engine import Built, Chunk, Logits, build, expected
 from .random_layers import forest
 from .row_ops import crossing
@@ -28,6 +32,8 @@ MODELS: dict[str, tuple[Callable[[], Graph], Scheme]] = {
     "gemma-int8": (gemma, Scheme.INT8),
     "crossing-f32": (crossing, Scheme.F32),
     "forest-f32": (lambda: forest(7, 5), Scheme.F32),
+    "windows-bf16": (windows, Scheme.BF16),
+    "windows-f32": (windows, Scheme.F32),
 }
 # logits against the interpreter on the same kernel-level graph, as a part of the largest: sums in another order; a step
 # of bf16; sixteen steps of int8, as one is amplified on its way to the logits
@@ -130,6 +136,35 @@ def test_only_the_rows_asked_for(built: tuple[Built, Scheme], rows: list[int]) -
     model, _ = built
     session = model.session(2)
     assert same(session.step([Chunk(0, 0, IDS)], rows), whole(model, IDS)[rows])
+    session.close()
+
+
+@pytest.mark.parametrize("sizes", [[1] * 70, [33, 1, 36], [6, 10, 14, 18, 22]], ids=lambda sizes: f"{len(sizes)}")
+def test_blocks_behind_the_window_are_not_needed(built: tuple[Built, Scheme], sizes: list[int]) -> None:
+    """The same bits as where nothing is given back; that nothing else is touched, `Session` sees to."""
+    model, _ = built
+    rows = []
+    for keep in (False, True):
+        session = model.session(2, keep)
+        rows.append(np.concatenate([session.step([chunk]) for chunk in cut(IDS, sizes)]))
+        session.close()
+    assert same(*rows)
+
+
+def test_touching_a_block_that_was_given_back_ends_the_process(library_folder: Path) -> None:
+    """What the other tests rely on, with a table that lacks a block that is needed."""
+    session = build(windows(), Scheme.F32, library_folder, "windows-f32").session()
+    whole = session.tables([Chunk(0, 0, IDS)])
+    for group in range(len(whole)):
+        lacking = whole.copy()
+        lacking[group, 0, 0] = NO_BLOCK
+        child = os.fork()
+        if child == 0:
+            faulthandler.disable()  # pytest's would report a crash
+            session.step([Chunk(0, 0, IDS[:3])], tables=lacking)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSEGV
     session.close()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from llmc.compiler.ir.graph import Graph, IRError, Node
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
 from llmc.passes.canonicalise import Canonicalise
 from llmc.passes.gates import FuseGates
 from llmc.passes.lower import LowerLinears
@@ -31,7 +31,8 @@ def test_a_pass_is_left_out_and_another_replaced() -> None:
 
 
 def test_every_pass_of_the_pipeline_has_a_name() -> None:
-    assert {type(p) for p in (*DEFAULT.shared, *DEFAULT.per_entry)} == set(PASSES)
+    cuda = default_pipeline(Scheme.BF16, 64, 90, WeightLayout.ROWS)
+    assert {type(p) for whole in (DEFAULT, cuda) for p in (*whole.shared, *whole.per_entry)} == set(PASSES)
     assert pass_name(FuseGates) == "fuse-gates"
 
 
@@ -40,8 +41,8 @@ def test_every_pass_of_the_pipeline_has_a_name() -> None:
     [
         ("fuse-gate", "--passes: unknown pass 'fuse-gate', there are canonicalise, flatten"),
         ("-nonsense", "--passes: unknown pass 'nonsense'"),
-        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, group., got 'shceme'"),
-        ("lower-linears{scheme=int4}", "expected one of f32, bf16, int8, got 'int4'"),
+        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, group, layout., got 'shceme'"),
+        ("lower-linears{scheme=int4}", "expected one of f32, bf16, f16, int8, got 'int4'"),
         ("lower-linears{scheme=int8, group=33}", "activation group 33"),
         ("lower-linears{group=64}", "scheme"),
         ("lower-linears{scheme=int8", "--passes: '{' without '}' in 'lower-linears{scheme=int8'"),

@@ -1,5 +1,6 @@
 """Fixtures of the runtime's tests: the compiled reference device and engine folders around it."""
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -23,10 +24,22 @@ def cxx():
 
 
 @pytest.fixture(scope="session")
-def reference_library(cxx, tmp_path_factory):
-    library = tmp_path_factory.mktemp("reference") / "model.so"
+def reference_library(build_reference):
+    """The reference device with one KV group, which keeps all positions."""
+    return build_reference((None,))
+
+
+@pytest.fixture(scope="session")
+def build_reference(cxx, tmp_path_factory):
+    """build_reference(windows) -> the reference device with a KV group for each window."""
+    return functools.cache(lambda windows: _compile_reference(cxx, windows, tmp_path_factory.mktemp("reference")))
+
+
+def _compile_reference(cxx, windows, folder):
+    library = folder / "model.so"
     names = ("VOCAB", "NUM_VALID", "BLOCK_TOKENS", "POISON")
     defines = [f"-D{name}={getattr(reference_oracle, name)}" for name in names]
+    defines.append(f"-DWINDOWS={','.join(str(window or 0) for window in windows)}")
     source = HERE / "reference_device.cc"
     command = [
         *cxx,

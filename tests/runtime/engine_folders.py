@@ -10,11 +10,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from llmc.runtime.artifact import seal
 from llmc.runtime.features import Machine
+from llmc.runtime.kv_layout import KvGroup, KvLayout, KvSlot
 from llmc.runtime.manifest import (
     ArenaBytes,
     GenerationDefaults,
-    KvLayout,
-    KvSlot,
     Limits,
     Manifest,
     MemoryPlan,
@@ -47,6 +46,14 @@ def byte_level_tokenizer():
     return tokenizer
 
 
+def kv_layout(windows):
+    """What reference_device.cc says of itself: blocks of group g hold (g + 1) * 16 bytes a position."""
+    sizes = [16 * (g + 1) for g in range(len(windows))]
+    slots = (KvSlot("layer", 1, 2, 2, "f32"),)
+    groups = (KvGroup(w, size * oracle.BLOCK_TOKENS, size, slots) for w, size in zip(windows, sizes, strict=True))
+    return KvLayout(oracle.BLOCK_TOKENS, tuple(groups))
+
+
 def target(**changes):
     """The reference device as a target of an engine."""
     fields = dict(
@@ -56,7 +63,7 @@ def target(**changes):
         features=(),
         kernels="kernels/cpu",
         plans="plans/cpu",
-        kv=KvLayout(oracle.BLOCK_TOKENS, 16 * oracle.BLOCK_TOKENS, 16, (KvSlot("layer", 1, 2, 2, "f32", None),)),
+        kv=kv_layout((None,)),
         memory=MemoryPlan(8, 16, ArenaBytes(0, 0, 0, 0)),
     )
     return TargetEntry(**{**fields, **changes})

@@ -1,6 +1,8 @@
 // A reference device: the step ABI with a "model" whose logits are a hash of the sequence's tokens, read back from its
 // KV blocks. A wrong block table, a leaked or shared block, a mixed-up row or a wrong position changes the answer, or
 // is caught outright: each slot of the pool remembers the position that was written to it.
+// It has a KV group for each of WINDOWS (0: all positions). Logits hash the tokens that the first group's window shows; the
+// other groups must show the same tokens, and an entry of a block that the window has passed must say so.
 // reference_oracle.py computes the same in Python from the tokens alone.
 #include "abi.h"
 
@@ -11,7 +13,7 @@
 #include <algorithm>
 #include <vector>
 
-// VOCAB, NUM_VALID, BLOCK_TOKENS and POISON come from the compiler's command line.
+// VOCAB, NUM_VALID, BLOCK_TOKENS, WINDOWS and POISON come from the compiler's command line.
 
 struct Slot {
   int32_t token;
@@ -19,10 +21,20 @@ struct Slot {
   uint64_t padding;
 };
 
+static const int windows[] = {WINDOWS};
+constexpr int GROUPS = sizeof windows / sizeof windows[0];
+
 struct LlmcEngine {
   LlmcConfig config;
+  std::vector<LlmcKvPool> kv;
   uint64_t salt;
 };
+
+// First position that a token at `position` reads of a group.
+static int first_read(int group, int position) {
+  return windows[group] && position >= windows[group] ? position - windows[group] + 1 : 0;
+}
+static int64_t block_bytes(int group) { return (group + 1) * BLOCK_TOKENS * (int64_t)sizeof(Slot); }
 
 static uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15ull;
@@ -31,20 +43,40 @@ static uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-static Slot* slot_of(const LlmcEngine* e, const LlmcStep* s, int seq, int position) {
-  int entry = position / BLOCK_TOKENS;
-  if (entry >= s->block_table_stride) return nullptr;
-  int64_t block = s->block_tables[(int64_t)seq * s->block_table_stride + entry];
-  if (block < 0 || block >= e->config.num_blocks) return nullptr;
-  return (Slot*)e->config.kv + block * BLOCK_TOKENS + position % BLOCK_TOKENS;
+static int entry_of(const LlmcEngine* e, const LlmcStep* s, int group, int seq, int entry) {
+  return s->block_tables[((int64_t)group * e->config.max_seqs + seq) * s->block_table_stride + entry];
+}
+
+static Slot* slot_of(const LlmcEngine* e, const LlmcStep* s, int group, int seq, int position) {
+  if (position / BLOCK_TOKENS >= s->block_table_stride) return nullptr;
+  int64_t block = entry_of(e, s, group, seq, position / BLOCK_TOKENS);
+  if (block < 0 || block >= e->kv[group].num_blocks) return nullptr;
+  return (Slot*)((char*)e->kv[group].base + block * block_bytes(group)) + position % BLOCK_TOKENS;
+}
+
+// Are the blocks given back that no token at `position` or later reads, and only those?
+static bool tables_are_tidy(const LlmcEngine* e, const LlmcStep* s, int seq, int position) {
+  for (int g = 0; g < GROUPS; ++g)
+    for (int entry = 0; entry <= position / BLOCK_TOKENS; ++entry) {
+      bool passed = (entry + 1) * BLOCK_TOKENS <= first_read(g, position);
+      if (passed != (entry_of(e, s, g, seq, entry) == LLMC_NO_BLOCK)) return false;
+    }
+  return true;
 }
 
 // Logits [VOCAB] after `position`, from the cache alone. Returns 0, or an error code.
 static int logits_at(const LlmcEngine* e, const LlmcStep* s, int seq, int position, float* logits) {
   uint64_t h = e->salt;
   bool poisoned = false;
-  for (int p = 0; p <= position; ++p) {
-    const Slot* slot = slot_of(e, s, seq, p);
+  for (int g = 1; g < GROUPS; ++g)
+    for (int p = first_read(g, position); p <= position; ++p) {
+      const Slot *slot = slot_of(e, s, g, seq, p), *same = slot_of(e, s, 0, seq, p);
+      if (!slot) return -10;
+      if (slot->position_plus_one != p + 1) return -11;
+      if (p >= first_read(0, position) && slot->token != same->token) return -14;
+    }
+  for (int p = first_read(0, position); p <= position; ++p) {
+    const Slot* slot = slot_of(e, s, 0, seq, p);
     if (!slot) return -10;
     if (slot->position_plus_one != p + 1) return -11;
     h = mix(h ^ (uint64_t)(uint32_t)slot->token ^ ((uint64_t)p << 32));
@@ -111,12 +143,15 @@ static int32_t run(LlmcEngine* e, const LlmcStep* s, bool decode) {
   for (int q = 0; q < s->num_seqs; ++q) {
     int first = s->seq_starts[q], end = s->seq_starts[q + 1];
     if (end <= first || (decode && end != first + 1)) return -5;
+    if (!tables_are_tidy(e, s, q, s->positions[first])) return -15;
     for (int t = first; t < end; ++t) {
       if (s->positions[t] != s->positions[first] + (t - first) || s->positions[t] >= c.max_seq_len) return -6;
       if (s->token_ids[t] < 0 || s->token_ids[t] >= VOCAB) return -7;
-      Slot* slot = slot_of(e, s, q, s->positions[t]);
-      if (!slot) return -8;
-      *slot = Slot{s->token_ids[t], s->positions[t] + 1, 0};
+      for (int g = 0; g < GROUPS; ++g) {
+        Slot* slot = slot_of(e, s, g, q, s->positions[t]);
+        if (!slot) return -8;
+        *slot = Slot{s->token_ids[t], s->positions[t] + 1, 0};
+      }
     }
   }
   std::vector<float> logits(VOCAB);
@@ -138,14 +173,18 @@ static int32_t run(LlmcEngine* e, const LlmcStep* s, bool decode) {
 
 extern "C" {
 uint32_t llmc_abi_version(void) { return LLMC_ABI_VERSION; }
-int64_t llmc_kv_block_bytes(void) { return BLOCK_TOKENS * sizeof(Slot); }
+int32_t llmc_kv_groups(void) { return GROUPS; }
+int64_t llmc_kv_block_bytes(int32_t group) { return block_bytes(group); }
 int64_t llmc_arena_bytes(const LlmcConfig*) { return VOCAB * sizeof(float); }
 LlmcEngine* llmc_create(const LlmcConfig* c) {
-  if (!c->weights || !c->kv || (uintptr_t)c->weights % 64 || (uintptr_t)c->kv % 64) return nullptr;
-  LlmcEngine* e = new LlmcEngine{*c, 0};
+  if (!c->weights || (uintptr_t)c->weights % 64) return nullptr;
+  LlmcEngine* e = new LlmcEngine{*c, {c->kv, c->kv + GROUPS}, 0};
   memcpy(&e->salt, c->weights, sizeof e->salt);
-  // A fresh pool holds whatever: an answer must not depend on it.
-  memset(c->kv, 0xA5, c->num_blocks * BLOCK_TOKENS * sizeof(Slot));
+  for (int g = 0; g < GROUPS; ++g) {
+    if (!e->kv[g].base || (uintptr_t)e->kv[g].base % 64) return delete e, nullptr;
+    // A fresh pool holds whatever: an answer must not depend on it.
+    memset(e->kv[g].base, 0xA5, e->kv[g].num_blocks * block_bytes(g));
+  }
   return e;
 }
 void llmc_destroy(LlmcEngine* e) { delete e; }

@@ -19,10 +19,10 @@ def mix(x):
     return x ^ (x >> 31)
 
 
-def logits(tokens):
-    """Raw logits [VOCAB] float32 after the last of `tokens`."""
+def logits(tokens, window=None):
+    """Raw logits [VOCAB] float32 after the last of `tokens`, of which the last `window` count."""
     h = SALT
-    for position, token in enumerate(tokens):
+    for position, token in list(enumerate(tokens))[-(window or len(tokens)) :]:
         h = mix(h ^ int(token) ^ (position << 32))
     return np.array(
         [(mix((h + v * 0xD6E8FEB86659FD93) & _MASK) >> 40) / 2097152.0 - 4.0 for v in range(VOCAB)], np.float32
@@ -76,13 +76,13 @@ def choose(raw, tokens, prompt_len, params, seed, forbidden=()):
     return order[count - 1]
 
 
-def generate(prompt, params, seed, eos=(), max_len=10**9):
+def generate(prompt, params, seed, eos=(), max_len=10**9, window=None):
     """(output tokens, chosen log-probabilities) of a request by itself, stop ids included."""
     tokens, logprobs = list(prompt), []
     stop_ids = (set() if params.ignore_eos else set(eos)) | set(params.stop_token_ids)
     limit = min(max_len - len(prompt), params.max_tokens or 10**9)
     while len(tokens) - len(prompt) < limit:
-        raw = logits(tokens)
+        raw = logits(tokens, window)
         early = len(tokens) - len(prompt) < params.min_tokens
         token = choose(raw, tokens, len(prompt), params, seed, stop_ids if early else ())
         logprobs.append(float(np.float32(log_softmax(raw)[token])))

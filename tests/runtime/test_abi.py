@@ -6,9 +6,9 @@ import subprocess
 import pytest
 from engine_folders import ABI_FOLDER
 
-from llmc.runtime import abi, manifest
+from llmc.runtime import abi, blocks, manifest
 
-STRUCTS = (abi.LlmcSampling, abi.LlmcStep, abi.LlmcConfig)
+STRUCTS = (abi.LlmcSampling, abi.LlmcStep, abi.LlmcKvPool, abi.LlmcConfig)
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +16,7 @@ def compiled(cxx, tmp_path_factory):
     """name -> value, as the compiler prints it."""
     folder = tmp_path_factory.mktemp("abi")
     lines = ['printf("LLMC_ABI_VERSION %d\\n", LLMC_ABI_VERSION);', 'printf("MAX %d\\n", LLMC_MAX_LOGPROBS);']
+    lines.append('printf("NO_BLOCK %d\\n", LLMC_NO_BLOCK);')
     for struct in STRUCTS:
         name = struct.__name__
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
@@ -41,6 +42,7 @@ def test_sizes_and_offsets(compiled, struct):
 def test_constants(compiled):
     assert compiled["LLMC_ABI_VERSION"] == (manifest.ABI,)
     assert compiled["MAX"] == (abi.MAX_LOGPROBS,)
+    assert compiled["NO_BLOCK"] == (blocks.NO_BLOCK,)
 
 
 @pytest.mark.parametrize("struct", STRUCTS)

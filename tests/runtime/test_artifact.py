@@ -3,12 +3,13 @@
 import dataclasses
 import json
 import os
+import pydoc
 import random
 import shutil
 import stat
 
 import pytest
-from engine_folders import manifest, safetensors_bytes, target
+from engine_folders import kv_layout, manifest, safetensors_bytes, target
 
 from llmc.runtime import Engine
 from llmc.runtime.artifact import (
@@ -33,7 +34,8 @@ from llmc.runtime.errors import (
 )
 from llmc.runtime.features import Machine
 from llmc.runtime.hashing import digest
-from llmc.runtime.manifest import GenerationDefaults, KvSlot, Manifest
+from llmc.runtime.kv_layout import KvLayout
+from llmc.runtime.manifest import ABI, FORMAT, GenerationDefaults, Manifest
 from llmc.runtime.strict_json import from_plain, parse_json, render_json, to_plain
 
 
@@ -49,6 +51,10 @@ def edit_manifest(folder, change):
     plain.pop("checksum")
     change(plain)
     (folder / "manifest.json").write_bytes(render_json({**plain, "checksum": digest(render_json(plain))}))
+
+
+def group_of(plain):
+    return plain["targets"][0]["kv"]["groups"][0]
 
 
 def all_files(folder):
@@ -153,8 +159,8 @@ def test_unreadable_manifests(tmp_path, text, message):
 
 def test_a_newer_format_is_named_before_its_unknown_keys(make_engine):
     folder = make_engine()
-    edit_manifest(folder, lambda m: m.update(format=3, novelty=1))
-    refuse(folder, FormatTooNew, "format 3, this llmc reads format 2.*newer llmc")
+    edit_manifest(folder, lambda m: m.update(format=FORMAT + 1, novelty=1))
+    refuse(folder, FormatTooNew, f"format {FORMAT + 1}, this llmc reads format {FORMAT}.*newer llmc")
     assert is_engine(folder), "a newer engine may be replaced by a build"
 
 
@@ -163,16 +169,12 @@ def test_a_newer_format_is_named_before_its_unknown_keys(make_engine):
     [
         (lambda m: m.update(novelty=1), "novelty: unknown key"),
         (lambda m: m.pop("limits"), "limits: missing"),
-        (lambda m: m["targets"][0]["kv"]["slots"][0].pop("window"), r"targets\[0\]\.kv\.slots\[0\]\.window: missing"),
-        (
-            lambda m: m["targets"][0]["kv"]["slots"][0].update(window=True),
-            r"targets\[0\]\.kv\.slots\[0\]\.window: expected an integer, got true",
-        ),
-        (
-            lambda m: m["targets"][0]["kv"]["slots"][0].update(window="8"),
-            r"targets\[0\]\.kv\.slots\[0\]\.window: expected an integer, got \"8\"",
-        ),
-        (lambda m: m["targets"][0]["kv"].update(slots={}), r"targets\[0\]\.kv\.slots: expected a list"),
+        (lambda m: group_of(m).pop("window"), r"targets\[0\]\.kv\.groups\[0\]\.window: missing"),
+        (lambda m: group_of(m).update(window=True), r"groups\[0\]\.window: expected an integer, got true"),
+        (lambda m: group_of(m).update(window="8"), r"groups\[0\]\.window: expected an integer, got \"8\""),
+        (lambda m: group_of(m).update(window=0), r"kv\.groups\[0\]: window is 0, must be at least 1"),
+        (lambda m: group_of(m)["slots"][0].update(kv_heads=0), r"slots\[0\]: kv_heads is 0"),
+        (lambda m: group_of(m).update(slots={}), r"targets\[0\]\.kv\.groups\[0\]\.slots: expected a list"),
         (lambda m: m["limits"].update(max_batch=0), r"limits: max_batch is 0"),
         (lambda m: m["limits"].update(max_batch=1.5), r"limits\.max_batch: expected an integer"),
         (lambda m: m["generation"].update(top_p=10**400), r"generation\.top_p"),
@@ -233,15 +235,18 @@ def test_a_kind_that_the_engine_lacks(make_engine):
 
 
 def test_an_abi_mismatch_comes_before_files(make_engine):
-    folder = make_engine(abi=2)
+    folder = make_engine(abi=ABI + 1)
     (folder / "weights.safetensors").unlink()
-    refuse(folder, AbiMismatch, "step ABI 2, this llmc speaks 1")
+    refuse(folder, AbiMismatch, f"step ABI {ABI + 1}, this llmc speaks {ABI}")
 
 
 def test_a_library_that_disagrees_with_its_manifest(make_engine):
-    kv = dataclasses.replace(target().kv, block_bytes=128)
-    with pytest.raises(AbiMismatch, match="KV block of 64 bytes, not 128"):
-        Engine.load(make_engine(targets=(target(kv=kv),)))
+    kv = target().kv
+    wide = dataclasses.replace(kv, groups=(dataclasses.replace(kv.groups[0], block_bytes=128),))
+    for name, said, expected in (("wide", wide, "128"), ("two", kv_layout((None, 8)), "64, 128")):
+        message = rf"KV blocks of \[64\] bytes by group, the manifest says \[{expected}\]"
+        with pytest.raises(AbiMismatch, match=message):
+            Engine.load(make_engine(name, targets=(target(kv=said),)))
 
 
 def test_a_library_that_cannot_be_loaded(make_engine):
@@ -289,7 +294,7 @@ def test_malformed_weights(make_engine, content, message):
 
 def test_too_little_memory_is_said_with_figures(make_engine, monkeypatch):
     folder = make_engine()
-    with pytest.raises(NotEnoughMemory, match="kv_memory is 63 bytes, one KV block needs 64"):
+    with pytest.raises(NotEnoughMemory, match="kv_memory is 63 bytes, one KV block of each group needs 64"):
         Engine.load(folder, kv_memory=63)
     monkeypatch.setattr("llmc.runtime.device.available_bytes", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match="KV pool of 6400 bytes and scratch of 1280 need 7680 bytes, 1000"):
@@ -302,8 +307,8 @@ def test_manifests_round_trip_and_are_canonical():
     assert from_plain(Manifest, plain) == one
     assert parse_json(render_json(plain)) == plain
     assert render_manifest(one) == render_manifest(from_plain(Manifest, dict(reversed(plain.items()))))
-    slot = KvSlot("l", 1, 2, 2, "f32", window=8)
-    assert from_plain(KvSlot, to_plain(slot)) == slot
+    kv = kv_layout((None, 8))
+    assert from_plain(KvLayout, to_plain(kv)) == kv
 
 
 def test_sealing_twice_gives_the_same_bytes(make_engine):
@@ -313,3 +318,54 @@ def test_sealing_twice_gives_the_same_bytes(make_engine):
         p.relative_to(b): p.read_bytes() for p in all_files(b)
     }
     assert stat.S_ISREG((a / "manifest.json").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    "name", ["$ORIGIN", "$LIB", "${PLATFORM}x", "%s", "[bold]", "a\nb", "é☃", os.fsdecode(b"\xff")]
+)
+def test_an_engine_loads_under_any_name(make_engine, tmp_path, name):
+    """The dynamic loader expands `$`; libraries want paths in UTF-8."""
+    folder = make_engine().rename(tmp_path / name)
+    with Engine.load(folder) as engine:
+        assert engine.generate([[1, 2]], max_tokens=1)[0].error is None
+
+
+def test_what_is_read_later_is_what_was_checked(make_engine, tmp_path):
+    """Another engine may lie at the path by the time the chat template is wanted."""
+    folder = make_engine("old")
+    other = make_engine("new", template="another")
+    with Engine.load(folder) as engine:
+        folder.rename(tmp_path / "gone")
+        other.rename(folder)
+        assert "x<|im_end|>" in engine.chat_template.render([{"role": "user", "content": "x"}])
+        with pytest.raises(ChecksumMismatch):
+            engine.artifact.read_bytes("chat_template.jinja")
+
+
+@pytest.mark.parametrize("moment", ["artifact.check_sizes", "artifact._map_weights", "engine.open_device"])
+def test_an_engine_that_is_replaced_while_it_loads(make_engine, tmp_path, monkeypatch, moment):
+    folder = make_engine("old")
+    other = make_engine("new", template="another", producer={"llmc": "newer"})
+    original = pydoc.locate(f"llmc.runtime.{moment}")
+    swaps = []
+
+    def after_a_swap(*args):
+        if not swaps:
+            folder.rename(tmp_path / "gone")
+            swaps.append(other.rename(folder))
+        return original(*args)
+
+    monkeypatch.setattr(f"llmc.runtime.{moment}", after_a_swap)
+    with Engine.load(folder) as engine:
+        assert swaps and engine.manifest.producer == {"llmc": "newer"}
+        assert engine.chat_template.render([{"role": "user", "content": "x"}]) == "another"
+
+
+def test_files_that_vanish_while_they_are_read(make_engine, monkeypatch):
+    folder = make_engine()
+
+    def vanish(path):
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr("llmc.runtime.artifact.file_digest", vanish)
+    refuse(folder, FileMismatch, "cannot be read: No such file")

@@ -1,5 +1,6 @@
 """Chat templates: rendered as transformers renders them, with user text walled off, and bounded."""
 
+import threading
 import time
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from sample_tokenizers import KINDS
 from tokenizers import AddedToken
 
-from llmc.runtime import Engine
+from llmc.runtime import Engine, template_sandbox
 from llmc.runtime.chat import ChatTemplate
 from llmc.runtime.errors import ChatTemplateError
 from llmc.runtime.manifest import SpecialTokens
@@ -156,6 +157,13 @@ def test_deep_messages():
         value = [value]
     with pytest.raises(ChatTemplateError, match="deep"):
         CHATML.encode([user(value)])
+
+
+def test_a_thread_that_is_stopped_reports_nothing(capsys):
+    """It may be stopped just outside of the code that catches it."""
+    stop = template_sandbox._TimeUp
+    threading.__excepthook__(threading.ExceptHookArgs((stop, stop(), None, None)))
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

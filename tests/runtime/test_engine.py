@@ -1,5 +1,6 @@
 """The engine loop on the reference device: every answer equals the oracle's, whoever else is served."""
 
+import os
 import random
 
 import numpy as np
@@ -393,3 +394,21 @@ def test_a_callback_cannot_drive_the_engine(engine):
     good = engine.submit([2], temperature=0, max_tokens=3)
     good.result()
     assert "inside an output callback" in str(bad.completion.error)
+
+
+def test_a_fork_is_told_that_the_engine_is_not_its_own(shared_engine):
+    """Its threads stayed with the parent: a step would wait for them for ever."""
+    with Engine.load(shared_engine, threads=2) as engine:
+        engine.generate([[1, 2]], max_tokens=2)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                engine.generate([[1, 2]], max_tokens=2)
+            except StepFailed as error:
+                engine.close()
+                code = 0 if "a fork has none of its threads" in str(error) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert engine.generate([[1, 2]], max_tokens=2)[0].error is None

@@ -1,4 +1,4 @@
-"""Scheduler and block manager against their invariants, over random traces of arrivals, answers and cancels."""
+"""The scheduler against its invariants, over random traces of arrivals, answers and cancels, with any KV groups."""
 
 import os
 import random
@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmc.runtime.blocks import BlockManager
+from llmc.runtime.blocks import NO_BLOCK, BlockManager
 from llmc.runtime.errors import PromptTooLong
 from llmc.runtime.request import FinishReason, Request, RequestState, TokenHistory
+from llmc.runtime.retention import Retention
 from llmc.runtime.row_sampling import RowSampling
 from llmc.runtime.sampling import SamplingParams
 from llmc.runtime.schedule import Scheduler
@@ -22,37 +23,61 @@ def request(arrival, prompt_len):
     return Request(arrival, TokenHistory([arrival % 1000] * prompt_len), prompt_len, ROW)
 
 
-class Cache:
-    """What the device's pool would hold: block -> slot -> (request, position, token); two writers are caught."""
+def blocks(*num_blocks, block_tokens=4, step_tokens=32, windows=(None,)):
+    return BlockManager([Retention(window, block_tokens, step_tokens) for window in windows], num_blocks)
 
-    def __init__(self, block_tokens):
+
+class Cache:
+    """What the device's pools would hold: group, block, slot -> (request, position); two writers are caught."""
+
+    def __init__(self, block_tokens, windows):
         self.block_tokens = block_tokens
+        self.windows = windows
         self.slots = {}
+
+    def place(self, chunk, group, position):
+        block = chunk.blocks.block_ids(group)[position // self.block_tokens]
+        assert block != NO_BLOCK, "a block that is needed was given back"
+        return group, block, position % self.block_tokens
 
     def run(self, batch):
         written = set()
         for chunk in batch.chunks:
-            ids = chunk.blocks.block_ids
-            for position in range(chunk.start, chunk.start + chunk.count):
-                slot = ids[position // self.block_tokens], position % self.block_tokens
-                assert slot not in written, "two writers of one slot in a step"
-                written.add(slot)
-                self.slots[slot] = chunk.request.arrival, position
-            for position in range(chunk.start + chunk.count):
-                slot = ids[position // self.block_tokens], position % self.block_tokens
-                assert self.slots[slot] == (chunk.request.arrival, position), "a position of another request is read"
+            end = chunk.start + chunk.count
+            for group, window in enumerate(self.windows):
+                for position in range(chunk.start, end):
+                    slot = self.place(chunk, group, position)
+                    assert slot not in written, "two writers of one slot in a step"
+                    written.add(slot)
+                    self.slots[slot] = chunk.request.arrival, position
+                first = 0 if window is None else max(0, chunk.start - window + 1)
+                for position in range(first, end):
+                    slot = self.place(chunk, group, position)
+                    assert self.slots[slot] == (chunk.request.arrival, position), "another request's position is read"
+                behind = chunk.blocks.block_ids(group)[: first // self.block_tokens]
+                assert set(behind) <= {NO_BLOCK}, "a block behind the window is held"
+
+
+def least_blocks(window, block_tokens, max_tokens, length):
+    """Counted out: the most blocks that the largest steps hold at once, whatever token the sequence has reached."""
+    most = 0
+    for start in range(length):
+        end = min(length, start + max_tokens)
+        first = 0 if window is None else max(0, start - window + 1)
+        most = max(most, (end - 1) // block_tokens - first // block_tokens + 1)
+    return most
 
 
 @st.composite
 def traces(draw):
     block_tokens = draw(st.integers(1, 5))
-    num_blocks = draw(st.integers(2, 30))
+    groups = draw(st.lists(st.tuples(st.none() | st.integers(1, 25), st.integers(2, 30)), min_size=1, max_size=3))
     max_batch = draw(st.integers(1, 6))
     max_tokens = draw(st.integers(max_batch, max_batch + 12))
     max_seq_len = draw(st.integers(2, 60))
     arrivals = draw(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(1, 30)), max_size=10))
     cancels = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4))
-    return block_tokens, num_blocks, max_batch, max_tokens, max_seq_len, arrivals, cancels
+    return block_tokens, groups, max_batch, max_tokens, max_seq_len, arrivals, cancels
 
 
 def random_trace(rng):
@@ -60,7 +85,7 @@ def random_trace(rng):
     max_batch = rng.randint(1, 6)
     return (
         rng.randint(1, 5),
-        rng.randint(2, 30),
+        [(rng.choice([None, rng.randint(1, 25)]), rng.randint(2, 30)) for _ in range(rng.randint(1, 3))],
         max_batch,
         rng.randint(max_batch, max_batch + 12),
         rng.randint(2, 60),
@@ -82,9 +107,11 @@ def test_shrinkable_traces_keep_the_invariants_and_end(trace):
 
 
 def check_trace(trace):
-    block_tokens, num_blocks, max_batch, max_tokens, max_seq_len, arrivals, cancels = trace
-    scheduler = Scheduler(BlockManager(num_blocks, block_tokens), max_batch, max_tokens, max_seq_len)
-    cache = Cache(block_tokens)
+    block_tokens, groups, max_batch, max_tokens, max_seq_len, arrivals, cancels = trace
+    windows, num_blocks = zip(*groups, strict=True)
+    manager = blocks(*num_blocks, block_tokens=block_tokens, step_tokens=max_tokens, windows=windows)
+    scheduler = Scheduler(manager, max_batch, max_tokens, max_seq_len)
+    cache = Cache(block_tokens, windows)
     wanted, requests = {}, []
     step = 0
     pending = sorted(arrivals)
@@ -93,7 +120,10 @@ def check_trace(trace):
         while pending and pending[0][0] <= step:
             _, prompt_len, output_len = pending.pop(0)
             one = request(len(requests), prompt_len)
-            possible = prompt_len + 1 <= min(max_seq_len, num_blocks * block_tokens)
+            possible = prompt_len + 1 <= scheduler.max_len
+            # what is refused could indeed need more blocks than there are, or is too long
+            needed = [least_blocks(w, block_tokens, max_tokens, prompt_len + 1) for w in windows]
+            assert not possible or all(n <= count for n, count in zip(needed, num_blocks, strict=True))
             if not possible:
                 with pytest.raises(PromptTooLong):
                     scheduler.add(one)
@@ -115,6 +145,10 @@ def check_trace(trace):
             oldest = min(scheduler.running, key=lambda r: r.arrival)
             assert oldest in scheduled, "the oldest request must advance in every step"
         cache.run(batch)
+        for one in scheduler.running:
+            for group, (window, _) in enumerate(groups):
+                held = one.blocks.num_held(group)
+                assert window is None or (held - 2) * block_tokens < window + max_tokens
         scheduler.computed(batch)
         scheduler.check_integrity()
         for chunk in batch.chunks:
@@ -125,7 +159,7 @@ def check_trace(trace):
         scheduler.check_integrity()
         step += 1
         assert step < 50 + work * (2 + len(arrivals)), "no progress"
-    assert scheduler.blocks.num_free == num_blocks
+    assert scheduler.blocks.num_free == sum(num_blocks)
     for one in requests:
         assert one.state is RequestState.FINISHED and one.blocks is None
         if one.finish_reason is FinishReason.LENGTH:
@@ -150,7 +184,7 @@ def drain(scheduler, outputs):
 
 
 def test_decode_comes_first_and_prompts_share_the_rest():
-    scheduler = Scheduler(BlockManager(100, 4), max_batch=3, max_tokens=8, max_seq_len=100)
+    scheduler = Scheduler(blocks(100), max_batch=3, max_tokens=8, max_seq_len=100)
     for arrival, prompt_len in enumerate((3, 12, 2)):
         scheduler.add(request(arrival, prompt_len))
     assert drain(scheduler, 3) == [
@@ -163,7 +197,7 @@ def test_decode_comes_first_and_prompts_share_the_rest():
 
 
 def test_admission_waits_for_blocks_and_keeps_the_order():
-    scheduler = Scheduler(BlockManager(4, 4), max_batch=4, max_tokens=32, max_seq_len=16)
+    scheduler = Scheduler(blocks(4), max_batch=4, max_tokens=32, max_seq_len=16)
     for arrival, prompt_len in enumerate((7, 9, 2)):
         scheduler.add(request(arrival, prompt_len))
     first = scheduler.schedule()
@@ -172,14 +206,14 @@ def test_admission_waits_for_blocks_and_keeps_the_order():
 
 
 def test_admission_counts_the_first_answer_token():
-    scheduler = Scheduler(BlockManager(4, 4), max_batch=4, max_tokens=32, max_seq_len=16)
+    scheduler = Scheduler(blocks(4), max_batch=4, max_tokens=32, max_seq_len=16)
     scheduler.add(request(0, 3))
     scheduler.add(request(1, 12))  # fits three blocks, but its first answer token needs a fourth
     assert [c.request.arrival for c in scheduler.schedule().chunks] == [0]
 
 
 def test_the_youngest_is_preempted_and_recomputed():
-    scheduler = Scheduler(BlockManager(4, 2), max_batch=2, max_tokens=8, max_seq_len=8)
+    scheduler = Scheduler(blocks(4, block_tokens=2), max_batch=2, max_tokens=8, max_seq_len=8)
     old, young = request(0, 3), request(1, 3)
     scheduler.add(old)
     scheduler.add(young)
@@ -191,73 +225,18 @@ def test_the_youngest_is_preempted_and_recomputed():
 
 
 def test_impossible_prompts_are_refused_with_the_figures():
-    scheduler = Scheduler(BlockManager(4, 4), max_batch=1, max_tokens=8, max_seq_len=100)
+    scheduler = Scheduler(blocks(4), max_batch=1, max_tokens=8, max_seq_len=100)
     with pytest.raises(PromptTooLong, match="16 tokens and needs 5 KV blocks; the pool has 4 of 4"):
         scheduler.add(request(0, 16))
     scheduler.add(request(0, 15))
-    scheduler = Scheduler(BlockManager(40, 4), max_batch=1, max_tokens=8, max_seq_len=100)
+    scheduler = Scheduler(blocks(40), max_batch=1, max_tokens=8, max_seq_len=100)
     with pytest.raises(PromptTooLong, match=r"100 tokens.*max_seq_len is 100"):
         scheduler.add(request(0, 100))
     scheduler.add(request(0, 99))
 
 
-operations = st.lists(
-    st.tuples(st.sampled_from(["allocate", "extend", "share", "free"]), st.integers(0, 7), st.integers(0, 40)),
-    max_size=40,
-)
-
-
-@settings(max_examples=500, deadline=None)
-@given(st.integers(1, 20), st.integers(1, 4), operations)
-def test_blocks_are_never_lost_or_held_twice(num_blocks, block_tokens, steps):
-    manager = BlockManager(num_blocks, block_tokens)
-    tables = []
-    for operation, index, tokens in steps:
-        free = manager.num_free
-        table = tables[index % len(tables)] if tables else None
-        if operation == "allocate":
-            made = manager.allocate(tokens)
-            assert (made is None) == (manager.blocks_for(tokens) > free)
-            tables += [made] if made is not None else []
-        elif table is None:
-            continue
-        elif operation == "extend":
-            before = list(table.block_ids)
-            grown = manager.extend(table, tokens)
-            assert list(table.block_ids)[: len(before)] == before
-            assert not grown or len(table) * block_tokens >= tokens
-            assert grown or (manager.num_free == free and list(table.block_ids) == before)
-        elif operation == "share":
-            whole = min(tokens // block_tokens, len(table)) * block_tokens
-            tables.append(manager.share(table, whole))
-            assert manager.num_free == free
-        else:
-            manager.free(table)
-            tables.remove(table)
-        manager.check_integrity()
-    for table in tables:
-        manager.free(table)
-    manager.check_integrity()
-    assert manager.num_free == num_blocks
-
-
-def test_a_freed_table_cannot_be_used():
-    manager = BlockManager(2, 4)
-    table = manager.allocate(4)
-    manager.free(table)
-    for use in (lambda: manager.extend(table, 8), lambda: manager.free(table), lambda: manager.share(table, 0)):
-        with pytest.raises(AssertionError, match="after it was freed"):
-            use()
-
-
-def test_partial_blocks_are_not_shared():
-    manager = BlockManager(2, 4)
-    with pytest.raises(ValueError, match="cannot share 3 tokens"):
-        manager.share(manager.allocate(8), 3)
-
-
 def test_single_tokens_of_which_one_samples_nothing_are_no_decode_step():
-    scheduler = Scheduler(BlockManager(100, 4), max_batch=2, max_tokens=2, max_seq_len=100)
+    scheduler = Scheduler(blocks(100), max_batch=2, max_tokens=2, max_seq_len=100)
     short, long = request(0, 2), request(1, 50)
     scheduler.add(short)
     scheduler.computed(scheduler.schedule())

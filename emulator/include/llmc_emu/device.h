@@ -3,6 +3,7 @@
 #pragma once
 #include "types.h"
 
+struct alignas(8) Vec8 { u32 x[2]; };
 struct alignas(16) Vec16 { u32 x[4]; };
 struct alignas(64) TensorMap { unsigned char opaque[128]; };
 
@@ -12,6 +13,9 @@ template <> struct MmaKind<f16> { static constexpr Mma value = Mma::f16; };
 template <> struct MmaKind<bf16> { static constexpr Mma value = Mma::bf16; };
 template <> struct MmaKind<e4m3> { static constexpr Mma value = Mma::e4m3; };
 template <> struct MmaKind<s8> { static constexpr Mma value = Mma::s8; };
+
+template <int R>
+constexpr bool kWgmmaRegisters = R == 4 || R == 8 || R == 16 || R == 32 || R == 64 || R == 96 || R == 128;
 
 template <class T>
 LLMC_NO_HOOKS inline T checked_load(const void* p, Site at) {
@@ -31,6 +35,8 @@ LLMC_NO_HOOKS inline void checked_store(void* p, const T& v, Site at) {
 inline Vec16 load16(const void* p, Site at = Site::here()) { return emu::checked_load<Vec16>(p, at); }
 inline Vec16 load16_stream(const void* p, Site at = Site::here()) { return emu::checked_load<Vec16>(p, at); }
 inline void store16(void* p, const Vec16& v, Site at = Site::here()) { emu::checked_store(p, v, at); }
+inline Vec8 load8(const void* p, Site at = Site::here()) { return emu::checked_load<Vec8>(p, at); }
+inline void store8(void* p, const Vec8& v, Site at = Site::here()) { emu::checked_store(p, v, at); }
 inline u32 load4(const void* p, Site at = Site::here()) { return emu::checked_load<u32>(p, at); }
 inline void store4(void* p, u32 v, Site at = Site::here()) { emu::checked_store(p, v, at); }
 
@@ -38,6 +44,9 @@ inline void store4(void* p, u32 v, Site at = Site::here()) { emu::checked_store(
 inline u32 smem_addr(const void* p, Site at = Site::here()) { return llmc_emu_rt->smem_offset(p, at); }
 inline void cp_async16(u32 dst, const void* src, bool valid = true, Site at = Site::here()) {
   llmc_emu_rt->cp_async(dst, src, 16, valid ? 16 : 0, at);
+}
+inline void cp_async16_head(u32 dst, const void* src, int bytes, Site at = Site::here()) {
+  llmc_emu_rt->cp_async(dst, src, 16, u32(bytes), at);
 }
 inline void cp_async_commit(Site at = Site::here()) { llmc_emu_rt->cp_async_commit(at); }
 template <int N>
@@ -119,12 +128,12 @@ template <int N>
 inline void wgmma_wait(Site at = Site::here()) { llmc_emu_rt->wgmma_wait(N, at); }
 template <class T, class Acc, int R>
 inline void wgmma_ss(Acc (&d)[R], u64 desc_a, u64 desc_b, bool accumulate, Site at = Site::here()) {
-  static_assert(R == 32 || R == 64 || R == 96 || R == 128, "N = 2R must be 64, 128, 192 or 256");
+  static_assert(emu::kWgmmaRegisters<R>, "N = 2R must be 8, 16, 32, 64, 128, 192 or 256");
   llmc_emu_rt->wgmma(emu::MmaKind<T>::value, 2 * R, d, nullptr, desc_a, desc_b, accumulate, at);
 }
 template <class T, class Acc, int R>
 inline void wgmma_rs(Acc (&d)[R], const u32 (&a)[4], u64 desc_b, bool accumulate, Site at = Site::here()) {
-  static_assert(R == 32 || R == 64 || R == 96 || R == 128, "N = 2R must be 64, 128, 192 or 256");
+  static_assert(emu::kWgmmaRegisters<R>, "N = 2R must be 8, 16, 32, 64, 128, 192 or 256");
   llmc_emu_rt->wgmma(emu::MmaKind<T>::value, 2 * R, d, a, 0, desc_b, accumulate, at);
 }
 template <int N>

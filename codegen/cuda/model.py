@@ -1,0 +1,122 @@
+"""Kernel-level graphs of all entries -> CUDA kernels and the launch plans that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import llmc.runtime.cuda.plan as plan
+from llmc.codegen.buffers import place_values
+from llmc.codegen.cuda.attention_calls import attention_calls
+from llmc.codegen.cuda.edges import edges
+from llmc.codegen.cuda.formats import row_bytes
+from llmc.codegen.cuda.gpus import Gpu
+from llmc.codegen.cuda.kv import CudaKvSlot
+from llmc.codegen.cuda.launches import Call, Kernels, Scope
+from llmc.codegen.cuda.linear_calls import linear_call
+from llmc.codegen.cuda.rows_calls import rows_call
+from llmc.codegen.cuda.sample_calls import sample_call
+from llmc.codegen.kv_groups import CacheSlot, KvGroups, cache_slots, group_slots
+from llmc.codegen.memory import RowKind
+from llmc.codegen.package import cubin_file
+from llmc.codegen.weights import PlacedWeight
+from llmc.compiler.ir.graph import Graph, IRError, Node
+from llmc.compiler.ir.ops.attention import PagedAttention
+from llmc.compiler.ir.ops.constant import Weight, WeightExpr
+from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample
+from llmc.compiler.ir.types import TensorType
+from llmc.runtime.manifest import Limits
+
+REGIONS = {
+    "prefill": {"T": RowKind.TOKEN, "R": RowKind.SAMPLED},
+    "decode": {"T": RowKind.SAMPLED},
+}
+
+
+@dataclass(frozen=True)
+class CudaModel:
+    """Kernels with their sources, plans by entry, and what the manifest says of memory."""
+
+    kernels: Kernels
+    plans: Mapping[str, plan.Plan]
+    kv: KvGroups
+    arena_per_token: int
+    arena_per_row: int
+
+    @property
+    def choices(self) -> list[dict[str, object]]:
+        """Which kernels were chosen, and why, for the report."""
+        return [
+            {"op": self.kernels.params[symbol].template, "chosen": symbol, "reason": reason, "rejected": {}}
+            for symbol, reason in self.kernels.reasons.items()
+        ]
+
+
+def render(
+    entries: Sequence[Graph], weights: Mapping[WeightExpr, PlacedWeight], target: Gpu, limits: Limits
+) -> CudaModel:
+    """Plans and kernels for one target, for steps within `limits`. IRError names a node that has no CUDA code."""
+    kv = group_slots(cache_slots(entries[0]), _slot_bytes)
+    kernels = Kernels()
+    plans = {g.name: _plan(g, weights, target, limits, kv, kernels) for g in entries}
+    per_token = max(p.arena.bytes_per_token for p in plans.values())
+    per_row = max(p.arena.bytes_per_row for p in plans.values())
+    return CudaModel(kernels, plans, kv, per_token, per_row)
+
+
+def _plan(
+    graph: Graph,
+    weights: Mapping[WeightExpr, PlacedWeight],
+    target: Gpu,
+    limits: Limits,
+    kv: KvGroups,
+    kernels: Kernels,
+) -> plan.Plan:
+    regions = REGIONS[graph.name]
+    sizes = {
+        v: row_bytes(v.type)
+        for n in graph.nodes
+        if not isinstance(n.op, Weight)
+        for v in n.outputs
+        if isinstance(v.type, TensorType)
+    }
+    values = place_values(graph, sizes, regions)
+    names = {n.output: weights[n.op.expr].name for n in graph.nodes if isinstance(n.op, Weight)}
+    decode = graph.name == "decode"
+    most = limits.max_batch if decode else limits.max_tokens
+    scope = Scope(target, values, names, {"T": most, "R": most}, kernels)
+    calls = [call for node in values.nodes for call in _calls(node, scope, kv, decode)]
+    after = edges([c.touches for c in calls])
+    (sample,) = (n for n in values.nodes if isinstance(n.op, Sample))
+    used = {v.kernel for c in calls for v in c.variants}
+    scratch = {name: None for c in calls for v in c.variants for name in v.scratch}
+    return plan.Plan(
+        entry=graph.name,
+        arena=plan.Arena(values.memory.per_token, values.memory.per_row),
+        buffers=tuple(
+            plan.Buffer(p.life.name, str(value.type), p.life.rows.value, p.life.row_bytes, p.offset)
+            for value, name in values.names.items()
+            if (p := values.memory.placements.get(name)) is not None
+        ),
+        scratch=tuple(plan.Scratch(name, zeroed=name.endswith("counters")) for name in scratch),
+        kernels={symbol: cubin_file(target.arch, symbol) for symbol in sorted(used)},
+        launches=tuple(call.launch(a) for call, a in zip(calls, after, strict=True)),
+        logits=values.names[sample.inputs[0]],
+    )
+
+
+def _calls(node: Node, scope: Scope, kv: KvGroups, decode: bool) -> list[Call]:
+    match node.op:
+        case Rows():
+            return [rows_call(node, node.op, scope, kv)]
+        case PackedLinear():
+            return [linear_call(node, node.op, scope)]
+        case PagedAttention():
+            return attention_calls(node, node.op, scope, kv, decode)
+        case Sample():
+            return [sample_call(node, node.op, scope)]
+    raise IRError(f"{node.op.mnemonic()} at {node.loc}: not a CUDA kernel")
+
+
+def _slot_bytes(slot: CacheSlot) -> int:
+    return CudaKvSlot(slot.kv_heads, slot.head_dim, slot.value_dim, slot.dtype, 0).num_bytes

@@ -1,0 +1,81 @@
+"""python -m llmc.emulator: run a command on an emulated GPU, with the twins of an engine's kernels.
+
+    python -m llmc.emulator --gpu h100 --arch sm_90a ENGINE -- COMMAND [ARGUMENT ...]
+
+Compiles the emulated driver and the twins, where the cache lacks them, and becomes the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from llmc.emulator.build import BuildError, build_driver
+from llmc.emulator.devices import BY_NAME, Device, environment, for_arch
+from llmc.emulator.engine_twins import install_twins
+
+EXIT_REFUSED = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code of a refusal; otherwise the process becomes the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m llmc.emulator", usage="%(prog)s [-h] [--gpu GPU] --arch ARCH [--check] ENGINE -- COMMAND ..."
+    )
+    parser.add_argument("--gpu", help=f"one of {', '.join(BY_NAME)}, or another name and the GPU that ARCH is for")
+    parser.add_argument("--arch", required=True, help="of the engine's cubins: sm_90a")
+    parser.add_argument("--check", action="store_true", help="watch for races and bad accesses; many times slower")
+    parser.add_argument("engine", type=Path)
+    given = sys.argv[1:] if arguments is None else arguments
+    own, command = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
+    options = parser.parse_args(own)
+    if not command:
+        parser.error("no command: give one after --")
+    try:
+        device = _device(options.gpu, options.arch)
+        if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+            raise BuildError("emulating a GPU needs cuda-python: pip install 'llmc[cuda]'")
+        driver = build_driver()
+        twins = install_twins(options.engine, options.arch, options.check, _progress)
+    except (BuildError, OSError) as error:
+        print(f"llmc.emulator: {error}", file=sys.stderr)
+        return EXIT_REFUSED
+    print(
+        f"emulating an {device.name} on this CPU: the answers are those of its kernels, "
+        "every figure of speed is the emulator's",
+        file=sys.stderr,
+        flush=True,
+    )
+    folders = [str(driver.folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    os.environ.update(
+        LD_LIBRARY_PATH=":".join(folders),
+        LLMC_EMU_TWINS=str(twins),
+        LLMC_EMU_CHECK="race" if options.check else "",
+        LLMC_EMU_DEVICES=environment([device]),
+    )
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"llmc.emulator: {command[0]}: {error.strerror}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+def _device(name: str | None, arch: str) -> Device:
+    device = BY_NAME.get(name or "") or for_arch(arch)
+    if device is None:
+        raise BuildError(f"no GPU for {arch} is emulated; those that are: {', '.join(BY_NAME)}")
+    return device
+
+
+def _progress(done: int, total: int) -> None:
+    """One line that counts, on a terminal only."""
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\rcompiling kernels for the CPU: {done} of {total}", end=end, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

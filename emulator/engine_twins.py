@@ -1,0 +1,83 @@
+"""Twins of every kernel of an engine folder: compiled from the CUDA sources that lie in it, cached by content.
+
+Of a cubin `kernels/<arch>/<stem>.cubin` the source is `kernels/cuda/src/<stem>.cu`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmc.emulator.build import BuildError, build_twin, cache_dir
+from llmc.emulator.pairs import cubin_hash
+
+SOURCES = "kernels/cuda/src"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A cubin of the engine and the source that it was made of."""
+
+    cubin: Path
+    source: Path
+
+
+def find_pairs(engine: Path, arch: str) -> list[Pair]:
+    """All kernels for an architecture (sm_90a). Raises BuildError for a cubin whose source is missing."""
+    cubins = sorted((engine / "kernels" / arch).glob("*.cubin"))
+    if not cubins:
+        raise BuildError(f"{engine}: no cubins for {arch}, so nothing to emulate")
+    pairs = [Pair(cubin, engine / SOURCES / f"{cubin.stem}.cu") for cubin in cubins]
+    for pair in pairs:
+        if not pair.source.is_file():
+            raise BuildError(f"{pair.cubin}: its source {pair.source} is missing; build the engine again")
+    return pairs
+
+
+def install_twins(
+    engine: Path, arch: str, checked: bool, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Path:
+    """The folder in which the driver finds the twin of every cubin. Raises BuildError.
+
+    `progress` is told how many of how many twins are ready.
+    """
+    pairs = find_pairs(engine, arch)
+    sources = sorted({pair.source for pair in pairs})
+    done = 0
+
+    def compile_one(source: Path) -> Path:
+        nonlocal done
+        twin = build_twin(source.read_text(), [source.parent], checked=checked, name=source.name)
+        done += 1
+        progress(done, len(sources))
+        return twin
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        twins = dict(zip(sources, pool.map(compile_one, sources), strict=True))
+    cubins = {pair: pair.cubin.read_bytes() for pair in pairs}
+    content = hashlib.sha256()
+    for pair in pairs:
+        content.update(hashlib.sha256(cubins[pair]).digest() + twins[pair.source].name.encode())
+    folder = cache_dir() / "engines" / content.hexdigest()[:24]
+    if not folder.is_dir():
+        _link(folder, {cubin_hash(cubins[pair]): twins[pair.source] for pair in pairs}, checked)
+    return folder
+
+
+def _link(folder: Path, twins: dict[int, Path], checked: bool) -> None:
+    """Made whole under another name first: a folder that is there is complete."""
+    making = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    making.mkdir(parents=True, exist_ok=True)
+    for number, twin in twins.items():
+        link = making / f"{number:016x}{'.checked' if checked else ''}.so"
+        link.unlink(missing_ok=True)
+        link.symlink_to(twin)
+    try:
+        making.rename(folder)
+    except OSError:  # another process was first
+        if not folder.is_dir():
+            raise

@@ -1,0 +1,1 @@
+"""The page that a build leaves beside its report.json."""

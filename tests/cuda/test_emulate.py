@@ -1,0 +1,107 @@
+"""`--emulate`: the command line runs a CUDA engine on a machine without a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import toy_engine
+from click.testing import CliRunner
+
+from llmc.compiler.cli import main
+from llmc.emulator.build import BuildError
+from llmc.emulator.devices import BY_NAME, for_arch
+from llmc.emulator.engine_twins import find_pairs, install_twins
+
+PROMPT = "5:2"
+IDS = [ord(c) - ord("!") for c in PROMPT]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = {"tokenizer.json": toy_engine.tokenizer_json(), "tokenizer_config.json": "{}"}
+    folder = tmp_path_factory.mktemp("emulate") / "toy"
+    return toy_engine.write(folder, toy_engine.Model.random(), toy_engine.cubins(), texts=texts)
+
+
+def llmc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from llmc.compiler.cli import main; main()", *map(str, arguments)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LLMC_EMU") and k != "LD_LIBRARY_PATH"}
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
+
+
+def test_run_answers(engine: Path) -> None:
+    asked = ("run", engine, "--raw", "--prompt", PROMPT, "--max-tokens", "6", "--temperature", "0", "--quiet")
+    done = llmc(*asked, "--emulate")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == toy_engine.text_of(toy_engine.Model.random().answer(IDS, 6)) + "\n"
+    assert "emulating an NVIDIA H100" in done.stderr and "figure of speed is the emulator's" in done.stderr
+    refused = llmc(*asked)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1 and "--emulate" in refused.stderr, refused.stderr
+
+
+def test_verify_is_run_again_with_the_same_arguments(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def execv(program: str, arguments: list[str]) -> None:
+        started.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr("os.execv", execv)
+    CliRunner().invoke(main, ["verify", str(engine), "some/model", "--json", "--emulate-gpu", "h200"])
+    ((_, *emulator),) = started
+    assert emulator[:7] == ["-m", "llmc.emulator", "--gpu", "h200", "--arch", "sm_90a", str(engine)]
+    command = emulator[8:]
+    assert emulator[7] == "--" and command[0] == sys.executable
+    assert command[3:] == ["verify", "--json", "--device=cuda", "--", str(engine), "some/model"]
+
+
+def test_another_gpu_is_refused_by_the_runtime(engine: Path) -> None:
+    done = llmc("run", engine, "--raw", "-p", PROMPT, "--emulate-gpu", "a100")
+    assert done.returncode == 2
+    assert "built for h100 (sm_90a), the GPU here is an NVIDIA A100" in done.stderr, done.stderr
+
+
+def test_an_engine_without_cuda_is_not_emulated(engine: Path, tmp_path: Path) -> None:
+    cpu = toy_engine.target(kind="cpu", name="x86-64-v3", arch="x86_64")
+    folder = toy_engine.write(tmp_path / "cpu", toy_engine.Model.random(), {}, targets=(cpu,))
+    done = llmc("run", folder, "-p", "x", "--emulate")
+    assert done.returncode == 2 and "only CUDA targets are emulated" in done.stderr, done.stderr
+
+
+def test_twins_are_found_by_what_cubins_hold(engine: Path, tmp_path: Path) -> None:
+    folder = install_twins(engine, "sm_90a", False)
+    assert install_twins(engine, "sm_90a", False) == folder
+    assert len(list(folder.glob("*.so"))) == 3
+    with pytest.raises(BuildError, match="no cubins for sm_80"):
+        find_pairs(engine, "sm_80")
+    copy = tmp_path / "copy"
+    (copy / "kernels/sm_90a").mkdir(parents=True)
+    (copy / "kernels/sm_90a/lonely.cubin").write_bytes(b"")
+    with pytest.raises(BuildError, match=r"its source .*lonely\.cu is missing"):
+        find_pairs(copy, "sm_90a")
+
+
+def test_every_target_has_a_device() -> None:
+    for arch, name in (("sm_80", "a100"), ("sm_89", "l40s"), ("sm_90a", "h100"), ("sm_100a", "b200")):
+        assert for_arch(arch) is BY_NAME[name]
+    assert for_arch("sm_75") is None
+
+
+def test_the_command_runs_with_the_driver(engine: Path) -> None:
+    emulator = [sys.executable, "-m", "llmc.emulator", "--arch", "sm_90a"]
+    script = (
+        "import ctypes, os; print(hasattr(ctypes.CDLL('libcuda.so.1'), 'llmcEmuReport'), os.environ['LLMC_EMU_CHECK'])"
+    )
+    done = subprocess.run(
+        [*emulator, "--check", engine, "--", sys.executable, "-c", script], capture_output=True, text=True
+    )
+    assert done.stdout == "True race\n", done.stderr
+    done = subprocess.run([*emulator, engine, "--", "no-such-command"], capture_output=True, text=True)
+    assert done.returncode == 2 and "no-such-command: No such file" in done.stderr
+    done = subprocess.run([*emulator, engine], capture_output=True, text=True)
+    assert done.returncode == 2 and "no command" in done.stderr
