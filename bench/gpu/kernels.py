@@ -15,14 +15,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from card import CardLab, elapsed_seconds, events, record
 from harness import Shape
+from linear_shapes import S, mma, wgmma
 from shapes import quick
 
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.attention_layer import Layer
+<<<<<<< HEAD
 from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
 from llmc.codegen.cuda.kernel import Epilogue, KernelParams
 from llmc.codegen.cuda.rms_norm import RmsNormParams
 from llmc.codegen.cuda.rope_append import RopeAppendParams
+=======
+from llmc.codegen.cuda.kernel import KernelParams
+from llmc.codegen.cuda.linear_params import LinearParams
+>>>>>>> sample
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.compiler.ir.types import DType
 from llmc.emulator.session import Argument, DeviceArray, Mode, Schedule
@@ -37,10 +43,12 @@ class Timed:
     flops: int = 0
 
 
-def _gemm(params: KernelParams, m: int, n: int, k: int) -> Timed:
-    return Timed(params, {"M": m, "N": n, "K": k}, 2 * m * n * k)
+def _linear(params: LinearParams, tokens: int) -> Timed:
+    shape = params.shape
+    return Timed(params, {"epilogue": "plain", "T": tokens, "rows": tokens}, 2 * tokens * shape.width * shape.k)
 
 
+<<<<<<< HEAD
 # Llama-3.1-8B's sizes where the kernel allows them.
 ATTENTION = Layer(DType.BF16, 32, 8, 128, 128, 128)
 TIMED: tuple[Timed, ...] = (
@@ -53,6 +61,16 @@ TIMED: tuple[Timed, ...] = (
     Timed(DecodeAttentionParams(ATTENTION), {"contexts": (4096,) * 4, "rows": (1,) * 4}),
     Timed(PrefillAttentionParams(ATTENTION, DType.BF16), {"contexts": (1024,), "rows": (1024,)}),
     Timed(RopeAppendParams(128, 16), {"tokens": 1024, "heads": 32, "kv_heads": 8}),
+=======
+# Llama-3.1-8B's sizes.
+_LAYER = Layer(DType.BF16, 32, 8, 128, 128, 128)
+TIMED: tuple[Timed, ...] = (
+    _linear(mma("plain", 4096, 4096, 512, 64, 8, S, 4), 8),
+    _linear(mma("plain", 4096, 4096, 512, 128, 128, S, 3), 1024),
+    _linear(wgmma("plain", 4096, 4096, 512, 128, 128, S, 4), 1024),
+    Timed(DecodeAttentionParams(_LAYER), {"contexts": (4096,) * 4, "rows": (1,) * 4}),
+    Timed(PrefillAttentionParams(_LAYER, DType.BF16), {"contexts": (1024,), "rows": (1024,)}),
+>>>>>>> sample
     Timed(SampleParams(128256, 128256), {"rows": 1, "behind": 0}),
     Timed(SampleParams(128256, 128256), {"rows": 64, "behind": 0}),
 )

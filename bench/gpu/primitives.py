@@ -125,11 +125,14 @@ MEMORY = kernel(
   cp_async16(smem_addr(smem) + at, x + at, t & 1);
   cp_async_commit();
   cp_async16(smem_addr(smem) + 1024 + at, x + 1024 + at);
+  cp_async16_head(smem_addr(smem) + 2048 + at, x + at, t % 17);
   cp_async_commit();
   cp_async_wait<0>();
   __syncthreads();
   store16(y + 2304 + at, load_shared(smem + ((63 - t) * 16)));
-  store16(y + 3328 + at, load_shared(smem + 1024 + ((63 - t) * 16)));""",
+  store16(y + 3328 + at, load_shared(smem + 1024 + ((63 - t) * 16)));
+  store16(y + 4352 + at, load_shared(smem + 2048 + ((63 - t) * 16)));
+  store8(y + 5376 + t * 8, load8(x + t * 8));""",
 ).replace(
     "LLMC_KERNEL",
     "LLMC_DEVICE Vec16 load_shared(const unsigned char* p) { return *reinterpret_cast<const Vec16*>(p); }\nLLMC_KERNEL",
@@ -139,15 +142,18 @@ MEMORY = kernel(
 
 def _memory(lab: CardLab) -> None:
     x = rng().integers(0, 256, 2304, np.uint8)
-    y = lab.empty((4352,), np.uint8)
-    lab.source(MEMORY)((1,), 64, 2048, lab.array(x), y)
+    y = lab.empty((5888,), np.uint8)
+    lab.source(MEMORY)((1,), 64, 3072, lab.array(x), y)
     got, rows = y.numpy(), x[:1024].reshape(64, 16)
     equal("load16_stream, store16", got[:1024], x[1024:2048])
     equal("load16, store16", got[1024:2048], x[:1024])
     equal("load4, store4", got[2048:2304], x[2048:])
     masked = np.where(np.arange(64)[:, None] % 2 == 1, rows, 0)[::-1]
     equal("cp_async16 with and without data", got[2304:3328], masked.reshape(-1).astype(np.uint8))
-    equal("cp_async16", got[3328:], x[1024:2048].reshape(64, 16)[::-1].reshape(-1))
+    heads = np.where(np.arange(16) < np.arange(64)[:, None] % 17, rows, 0)[::-1]
+    equal("cp_async16_head", got[4352:5376], heads.reshape(-1).astype(np.uint8))
+    equal("load8, store8", got[5376:], x[:512])
+    equal("cp_async16", got[3328:4352], x[1024:2048].reshape(64, 16)[::-1].reshape(-1))
 
 
 MATRIX = kernel(

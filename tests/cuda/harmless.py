@@ -241,30 +241,6 @@ HARMLESS: dict[tuple[str, str, str, int], str] = {
         0,
     ): "one level more than needed, whose digit is the same for all ids",
     (
-        "selection.cuh",
-        "for (int level = begin; level < end; level++) {",
-        "<=",
-        0,
-    ): "one level more: its digit is 0 for every id, or an id's, of which find_best makes no use",
-    (
-        "sample.cuh",
-        "float v = flushed(raw > 0.0f ? raw / row.repetition_penalty : raw * row.repetition_penalty);",
-        ">=",
-        0,
-    ): "zero stays zero either way",
-    (
-        "sample.cuh",
-        "const bool weighs = temperature > 0.0f, same = x == logits && temperature == 1.0f;",
-        ">=",
-        0,
-    ): "greedy rows add up weights that nobody reads",
-    (
-        "sample.cuh",
-        "for (int base = 0; base < kBlocks; base += THREADS / 4) {",
-        "<=",
-        0,
-    ): "one more round, of blocks behind the last",
-    (
         "sample.cuh",
         "if (w >= kLikely) Select::append(s.select, u[i / 4].x[i % 4], w, id);",
         ">",

@@ -17,8 +17,7 @@ from llmc.runtime.artifact import read_manifest
 from llmc.runtime.cuda.plan import Plan, read_plan
 from llmc.runtime.errors import StepFailed
 
-IDS = [5, 17, 30, 2, 9, 44, 7, 3, 11]
-LIMITS = {"device": "cuda", "max_batch": 2, "max_rows": 8, "max_tokens": 8}
+IDS = [5, 17, 30, 2, 9, 44, 7, 3]  # one step of prefill
 
 
 def without(plan: Plan, launch: int, before: int) -> Plan:
@@ -35,9 +34,9 @@ def report(folder: Path, entry: str, launch: int, before: int) -> str | None:
         return without(plan, launch, before) if plan.entry == entry else plan
 
     device.read_plan = read
-    with Engine.load(folder, **LIMITS) as engine:  # type: ignore[arg-type]
+    with Engine.load(folder, device="cuda") as engine:
         try:
-            engine.logits(IDS, chunks=[8, 1])
+            engine.generate([IDS], temperature=0.0, max_tokens=2, ignore_eos=True)
         except StepFailed as error:
             return str(error)
         finally:
