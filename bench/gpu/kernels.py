@@ -20,15 +20,8 @@ from shapes import quick
 
 from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.attention_layer import Layer
-<<<<<<< HEAD
-from llmc.codegen.cuda.gemm import GemmParams, HopperGemmParams, SkinnyGemmParams
-from llmc.codegen.cuda.kernel import Epilogue, KernelParams
-from llmc.codegen.cuda.rms_norm import RmsNormParams
-from llmc.codegen.cuda.rope_append import RopeAppendParams
-=======
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.linear_params import LinearParams
->>>>>>> sample
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.compiler.ir.types import DType
 from llmc.emulator.session import Argument, DeviceArray, Mode, Schedule
@@ -48,20 +41,6 @@ def _linear(params: LinearParams, tokens: int) -> Timed:
     return Timed(params, {"epilogue": "plain", "T": tokens, "rows": tokens}, 2 * tokens * shape.width * shape.k)
 
 
-<<<<<<< HEAD
-# Llama-3.1-8B's sizes where the kernel allows them.
-ATTENTION = Layer(DType.BF16, 32, 8, 128, 128, 128)
-TIMED: tuple[Timed, ...] = (
-    Timed(RmsNormParams(4096, 256, True), {"rows": 4096}),
-    _gemm(GemmParams(128, 128, 2, 2, 3, Epilogue.NONE), 2048, 4096, 4096),
-    _gemm(HopperGemmParams(128, 4, Epilogue.NONE), 2048, 4096, 4096),
-    _gemm(HopperGemmParams(256, 4, Epilogue.NONE), 2048, 4096, 4096),
-    _gemm(SkinnyGemmParams(1, 1, Epilogue.NONE), 1, 14336, 4096),
-    _gemm(SkinnyGemmParams(4, 4, Epilogue.RESIDUAL), 4, 4096, 14336),
-    Timed(DecodeAttentionParams(ATTENTION), {"contexts": (4096,) * 4, "rows": (1,) * 4}),
-    Timed(PrefillAttentionParams(ATTENTION, DType.BF16), {"contexts": (1024,), "rows": (1024,)}),
-    Timed(RopeAppendParams(128, 16), {"tokens": 1024, "heads": 32, "kv_heads": 8}),
-=======
 # Llama-3.1-8B's sizes.
 _LAYER = Layer(DType.BF16, 32, 8, 128, 128, 128)
 TIMED: tuple[Timed, ...] = (
@@ -70,7 +49,6 @@ TIMED: tuple[Timed, ...] = (
     _linear(wgmma("plain", 4096, 4096, 512, 128, 128, S, 4), 1024),
     Timed(DecodeAttentionParams(_LAYER), {"contexts": (4096,) * 4, "rows": (1,) * 4}),
     Timed(PrefillAttentionParams(_LAYER, DType.BF16), {"contexts": (1024,), "rows": (1024,)}),
->>>>>>> sample
     Timed(SampleParams(128256, 128256), {"rows": 1, "behind": 0}),
     Timed(SampleParams(128256, 128256), {"rows": 64, "behind": 0}),
 )

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Span:
     """Memory that a launch touches: [start, stop) of a space. Spans of one space in the same unit (bytes per row, as
-    all rows of a region scale together; or 0 to 1 for what is touched as a whole)."""
+    all rows of a region scale together; or 0 to 1 for what is touched as a whole). `part`: which of the rows, where
+    several launches share them out; "": all."""
 
     space: str
     start: int = 0
     stop: int = 1
+    part: str = ""
 
     def overlaps(self, other: Span) -> bool:
-        return self.space == other.space and self.start < other.stop and other.start < self.stop
+        apart = bool(self.part and other.part) and self.part != other.part
+        return self.space == other.space and self.start < other.stop and other.start < self.stop and not apart
 
 
 @dataclass(frozen=True)

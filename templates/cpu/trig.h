@@ -7,7 +7,7 @@ namespace llmc {
 
 // Bits of 2/pi after the binary point, 32 at a time.
 constexpr uint32_t TWO_OVER_PI[] = {0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0,
-                                    0xdb629599, 0x3c439041, 0xfe5163ab};
+                                    0xdb629599, 0x3c439041, 0xfe5163ab, 0xdebbc561};
 
 struct Reduced {
   double r;           // |r| <= pi / 4

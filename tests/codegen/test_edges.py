@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from llmc.codegen.cuda.edges import Access, Span, edges
 
 SPANS = st.builds(
-    lambda space, start, size: Span(space, start, start + size),
+    lambda space, start, size, part: Span(space, start, start + size, part),
     st.sampled_from(["T", "R", "kv0"]),
     st.integers(0, 6),
     st.integers(1, 3),
+    st.sampled_from(["", "", "chunks", "singles"]),
 )
 ACCESSES = st.lists(
     st.builds(lambda r, w: Access(tuple(r), tuple(w)), st.lists(SPANS, max_size=3), st.lists(SPANS, max_size=2)),
@@ -53,6 +54,12 @@ def test_reads_do_not_wait_for_reads() -> None:
     writes_x, x_to_y, x_to_z = Access((), (x,)), Access((x,), (y,)), Access((x,), (z,))
     join = Access((y, z), (x,))
     assert edges([writes_x, x_to_y, x_to_z, join]) == [(), (0,), (0,), (1, 2)]
+
+
+def test_launches_that_share_out_the_rows_do_not_wait_for_each_other() -> None:
+    chunks, singles = Access((), (Span("T", 0, 4, "chunks"),)), Access((), (Span("T", 0, 4, "singles"),))
+    reader = Access((Span("T", 0, 4),), ())
+    assert edges([chunks, singles, reader]) == [(), (), (0, 1)]
 
 
 def test_neighbours_do_not_meet() -> None:
