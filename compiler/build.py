@@ -238,6 +238,7 @@ def _sampling_defaults(source: ModelSource) -> GenerationDefaults:
         top_p=generation.top_p,
         min_p=generation.min_p,
         repetition_penalty=generation.repetition_penalty,
+        max_new_tokens=generation.max_new_tokens,
     )
     try:
         SamplingParams(**model_defaults(defaults))  # type: ignore[arg-type]  # a dict of differently typed fields

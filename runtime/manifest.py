@@ -137,6 +137,7 @@ class GenerationDefaults:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    max_new_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,7 @@ def model_defaults(generation: GenerationDefaults) -> dict[str, float | int]:
         "top_p": generation.top_p,
         "min_p": generation.min_p,
         "repetition_penalty": generation.repetition_penalty,
+        "max_tokens": generation.max_new_tokens,
     }
     defaults: dict[str, float | int] = {name: value for name, value in stated.items() if value is not None}
     if not generation.do_sample:

@@ -80,6 +80,12 @@ def _files(tokenizer: Any, where: Path) -> TokenizerFiles:
     if tokenizer.clean_up_tokenization_spaces and model_kind != "BPE":  # for BPE transformers ignores it too
         raise SourceError(f"{where}: clean_up_tokenization_spaces of a {model_kind} tokenizer is not supported")
     encoded = tokenizer("x")["input_ids"]
+    add_bos = bool(encoded) and tokenizer.bos_token_id is not None and encoded[0] == tokenizer.bos_token_id
+    plain = tokenizer("x", add_special_tokens=False)["input_ids"]
+    if encoded != [*([tokenizer.bos_token_id] if add_bos else []), *plain]:
+        raise SourceError(
+            f"{where}: puts special tokens around a text, 'x' is {encoded}: only a BOS before it is supported"
+        )
     vocabulary = backend.get_vocab(with_added_tokens=True)
     return TokenizerFiles(
         tokenizer_json=tokenizer_json,
@@ -88,7 +94,7 @@ def _files(tokenizer: Any, where: Path) -> TokenizerFiles:
             key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)
         },
         num_tokens=max(vocabulary.values(), default=-1) + 1,
-        add_bos=bool(encoded) and tokenizer.bos_token_id is not None and encoded[0] == tokenizer.bos_token_id,
+        add_bos=add_bos,
         bos=tokenizer.bos_token_id,
         eos=tokenizer.eos_token_id,
         pad=tokenizer.pad_token_id,

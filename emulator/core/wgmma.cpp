@@ -63,12 +63,25 @@ void multiply(Block& b, const WgmmaOp& op, Load load) {
       for (u32 j = 0; j < op.n; j++) c[i * op.n + j] += a[i * k + x] * w[x * op.n + j];
 }
 
-// bf16 and f16, which decode steps spend their time in: eight columns at a time, each sum along k in order as above.
+// bf16 and f16, which decode steps spend their time in: eight rows by eight columns at a time, so that no addition waits
+// for the one before it, each sum along k in order as above.
 typedef float Lanes __attribute__((vector_size(32)));
-constexpr u32 kDepth = 16, kMaxN = 256;
+typedef u32 Words __attribute__((vector_size(32)));
+typedef u16 Halves __attribute__((vector_size(16)));
+constexpr u32 kDepth = 16, kMaxN = 256, kRows = 8;
 
-void widen(Mma kind, const u16* from, float* to, u32 stride) {
-  for (u32 e = 0; e < 8; e++) to[e * stride] = kind == Mma::bf16 ? bf16_to_f32(from[e]) : f16_to_f32(from[e]);
+void widen(Mma kind, const u8* from, float* to, u32 stride) {
+  Halves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  float wide[8];
+  if (kind == Mma::bf16) {
+    const Words bits = __builtin_convertvector(halves, Words) << 16;
+    std::memcpy(wide, &bits, sizeof wide);
+  } else {
+    for (u32 e = 0; e < 8; e++) wide[e] = f16_to_f32(halves[e]);
+  }
+  if (stride == 1) std::memcpy(to, wide, sizeof wide);
+  else for (u32 e = 0; e < 8; e++) to[e * stride] = wide[e];
 }
 
 void multiply_halves(Block& b, const WgmmaOp& op) {
@@ -76,24 +89,23 @@ void multiply_halves(Block& b, const WgmmaOp& op) {
   alignas(32) float w[kDepth * kMaxN];
   auto operand = [&](u64 desc, u32 rows, float* to, u32 row_stride, u32 k_stride) {
     each_operand_chunk(desc, rows, 32, [&](u32 row, u32 at, u32 address) {
-      u16 chunk[8];
-      std::memcpy(chunk, b.smem + address, 16);
-      widen(op.kind, chunk, to + row * row_stride + at / 2 * k_stride, k_stride);
+      widen(op.kind, b.smem + address, to + row * row_stride + at / 2 * k_stride, k_stride);
     });
   };
   operand(op.desc_a, 64, a, kDepth, 1);
   operand(op.desc_b, op.n, w, 1, op.n);
   auto* c = reinterpret_cast<float*>(op.acc->tile.data());
-  for (u32 i = 0; i < 64; i++)
+  for (u32 i = 0; i < 64; i += kRows)
     for (u32 j = 0; j < op.n; j += 8) {
-      Lanes sum{};
-      if (op.accumulate) std::memcpy(&sum, c + i * op.n + j, sizeof sum);
+      Lanes sums[kRows] = {};
+      for (u32 r = 0; op.accumulate && r < kRows; r++) std::memcpy(&sums[r], c + (i + r) * op.n + j, sizeof sums[r]);
       for (u32 x = 0; x < kDepth; x++) {
         Lanes column;
         std::memcpy(&column, w + x * op.n + j, sizeof column);
-        sum += a[i * kDepth + x] * column;
+#pragma GCC unroll 8
+        for (u32 r = 0; r < kRows; r++) sums[r] += a[(i + r) * kDepth + x] * column;
       }
-      std::memcpy(c + i * op.n + j, &sum, sizeof sum);
+      for (u32 r = 0; r < kRows; r++) std::memcpy(c + (i + r) * op.n + j, &sums[r], sizeof sums[r]);
     }
 }
 

@@ -139,3 +139,4 @@ def test_defaults_of_the_model():
     }
     assert model_defaults(GenerationDefaults(do_sample=True, temperature=0.6)) == {"temperature": 0.6}
     assert model_defaults(GenerationDefaults(do_sample=True)) == {}
+    assert model_defaults(GenerationDefaults(do_sample=True, max_new_tokens=9)) == {"max_tokens": 9}

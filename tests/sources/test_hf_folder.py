@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from llmc.compiler.sources.checkpoint import StoredDtype
+from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.generation import GenerationDefaults
 from llmc.compiler.sources.model_source import SourceFormat
 from llmc.compiler.sources.resolve import open_source
@@ -77,6 +78,17 @@ def test_the_tokenizer_is_the_one_transformers_runs(folder: Path, add_bos: bool)
         assert ours.encode(text).ids == theirs(text)["input_ids"]
     assert files.add_bos is add_bos
     assert json.loads(files.tokenizer_config_json)["eos_token"] == "</s>"
+
+
+@pytest.mark.parametrize("single", ["$A </s>", "<s> $A </s>", "<|end|> $A"])
+def test_special_tokens_other_than_a_first_bos_are_refused(folder: Path, single: str) -> None:
+    """Transformers would put them around every prompt; an engine does not."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    specials = [(word, tokenizer.token_to_id(word)) for word in ("<s>", "</s>", "<|end|>")]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=specials)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(SourceError, match="special tokens around a text"):
+        open_source(str(folder))
 
 
 def test_chat_template_file_wins_and_missing_tokenizer_is_none(folder: Path) -> None:
