@@ -17,7 +17,8 @@ from llmc.runtime.artifact import read_manifest
 from llmc.runtime.cuda.plan import Plan, read_plan
 from llmc.runtime.errors import StepFailed
 
-IDS = [5, 17, 30, 2, 9, 44, 7, 3]  # one step of prefill
+# Steps of at most eight tokens: a chunk; a single token and a chunk, twice; single tokens.
+PROMPTS = [[5, 17, 30, 2, 9, 44, 7, 3], [6, 18, 31, 3, 10, 45, 8, 4, 12, 13]]
 
 
 def without(plan: Plan, launch: int, before: int) -> Plan:
@@ -27,16 +28,16 @@ def without(plan: Plan, launch: int, before: int) -> Plan:
 
 
 def report(folder: Path, entry: str, launch: int, before: int) -> str | None:
-    """What a prefill and a decode step report where one plan lacks an edge."""
+    """What steps of every kind report where one plan lacks an edge."""
 
     def read(text: bytes, where: str) -> Plan:
         plan = read_plan(text, where)
         return without(plan, launch, before) if plan.entry == entry else plan
 
     device.read_plan = read
-    with Engine.load(folder, device="cuda") as engine:
+    with Engine.load(folder, device="cuda", max_batch=2, max_tokens=8) as engine:
         try:
-            engine.generate([IDS], temperature=0.0, max_tokens=2, ignore_eos=True)
+            engine.generate(PROMPTS, temperature=0.0, max_tokens=4, ignore_eos=True)
         except StepFailed as error:
             return str(error)
         finally:

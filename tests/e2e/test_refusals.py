@@ -165,7 +165,9 @@ def test_models(damage: Callable[[Path], object], expected: tuple[str, ...], dam
 
 
 OPTIONS: list[tuple[list[str], tuple[str, ...]]] = [
-    (["--target", "h100"], ("no CUDA engines yet", "'h100'")),
+    (["--target", "h1000"], ("unknown target", "'h1000'", "h100")),
+    (["--target", "h100", "--dtype", "int8"], ("no CUDA kernel multiplies in int8", "bf16, f16")),
+    (["--target", "cpu,cpu"], ("a target is named twice",)),
     (["--target", "pentium"], ("'pentium'", "x86-64-v3")),
     (["--passes", "fuse-everything"], ("fuse-everything", "fuse-gates")),
     (["--passes", "lower-linears{scheme=int4}"], ("int4",)),

@@ -115,7 +115,7 @@ def test_an_engine_is_predicted_as_it_was_built(
     cpu, h100 = found["targets"]
     assert cpu["lowered_for"] == h100["lowered_for"] == "cpu"
     (target,) = json.loads((engine / "manifest.json").read_text())["targets"]
-    assert cpu["kv_bytes_per_token"] == target["kv"]["bytes_per_token"]
+    assert cpu["kv_bytes_per_token"] == target["memory"]["kv_bytes_per_token"]
     assert cpu["arena_bytes_per_token"] == target["memory"]["arena"]["per_token"]
     # on disk each weight begins at a multiple of 128 bytes
     with safe_open(str(engine / "weights.safetensors"), framework="np") as weights:

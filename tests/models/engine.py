@@ -96,7 +96,9 @@ def compiled(entries: list[Graph], folder: Path, name: str) -> Built:
         for piece in stored(weight.expr, Reader()):
             buffer[at : at + piece.nbytes] = piece
             at += piece.nbytes
-    return Built(*entries, model, load_library(path), buffer, vocab)
+    with path.open("rb") as file:
+        library = load_library(file)
+    return Built(*entries, model, library, buffer, vocab)
 
 
 def side_by_side(graphs: list[list[Graph]]) -> list[Graph]:
