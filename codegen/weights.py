@@ -117,19 +117,23 @@ def stored(expr: WeightExpr, reader: SourceReader) -> Iterator[npt.NDArray[np.ui
     evaluator = Evaluator(reader)
     type_ = expr.type
     shape = type_.static_shape()
+
+    def bits(values: Array) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
+        return _bits(values, type_.dtype, expr)
+
     if isinstance(expr, Apply) and isinstance(expr.op, Pack):
         inner = expr.args[0]
-        read = lambda lo, hi: _bits(evaluator.rows(inner, lo, hi), type_.dtype)  # noqa: E731
+        read = lambda lo, hi: bits(evaluator.rows(inner, lo, hi))  # noqa: E731
         n, k = shape
         fmt = weight_format(type_)
         yield from pack_stream(fmt, n, k, read, CHUNK_VALUES * fmt.dtype.itemsize)
         return
     if not shape:
-        yield _bits(evaluator.whole(expr), type_.dtype).reshape(1).view(np.uint8)
+        yield bits(evaluator.whole(expr)).reshape(1).view(np.uint8)
         return
     step = round_up(max(1, CHUNK_VALUES // _row_values(expr)), PANEL)  # interleaved parts are cut at whole runs
     for start in range(0, shape[0], step):
-        values = _bits(evaluator.rows(expr, start, min(shape[0], start + step)), type_.dtype)
+        values = bits(evaluator.rows(expr, start, min(shape[0], start + step)))
         yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
@@ -139,11 +143,14 @@ def _row_values(expr: WeightExpr) -> int:
     return max([prod(expr.type.static_shape()[1:]), *parts])
 
 
-def _bits(values: Array, dtype: DType) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
+def _bits(values: Array, dtype: DType, expr: WeightExpr) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
     match dtype:
         case DType.BF16:
             return round_bf16(np.asarray(values, np.float32))
         case DType.F16:
+            # rounded already, by the expression's cast: what did not fit is infinite now
+            if np.isinf(values).any():
+                raise IRError(f"{weight_name(expr)}: a value beyond float16's 65504: build in bf16")
             return np.asarray(values, np.float16).view(np.uint16)
         case DType.F32:
             return np.asarray(values, np.float32)

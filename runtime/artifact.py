@@ -242,7 +242,9 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
             raise FileMismatch(f"{folder / name}: missing; copy or build the engine again")
         size = path.stat().st_size
         if size != entry.bytes:
-            raise FileMismatch(f"{folder / name}: {size} bytes, the manifest says {entry.bytes}")
+            raise FileMismatch(
+                f"{folder / name}: {size} bytes, the manifest says {entry.bytes}; copy or build the engine again"
+            )
     extra = sorted(set(_files_below(folder)) - set(manifest.files) - {MANIFEST})
     if extra:
         raise FileMismatch(f"{folder / extra[0]}: not part of the engine; remove it")
@@ -279,7 +281,7 @@ def _read_plain(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
         if not folder.exists():
-            raise NotAnEngine(f"{folder}: no such folder")
+            raise NotAnEngine(f"{folder}: no such folder; give the one that `llmc build` wrote")
         if not folder.is_dir():
             raise NotAnEngine(f"{folder}: not a folder; an engine is one, written by `llmc build`")
         if not path.is_file():

@@ -4,6 +4,7 @@ instruction (the class). The sum behind each result depends on the shape alone."
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -116,8 +117,8 @@ class LinearTile:
 
 
 @dataclass(frozen=True)
-class LinearParams:
-    """What every linear kernel tells about its launch. Abstract: LinearMmaParams or LinearWgmmaParams."""
+class LinearParams(ABC):
+    """What every linear kernel tells about its launch: LinearMmaParams or LinearWgmmaParams."""
 
     shape: LinearShape
     tile: LinearTile
@@ -132,22 +133,22 @@ class LinearParams:
         check(given == expected, f"the epilogue's (width, gated) is {given}, the shape's {expected}")
 
     @property
-    def threads(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def threads(self) -> int: ...
 
     @property
-    def smem_bytes(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def smem_bytes(self) -> int: ...
 
     @property
-    def blocks_per_sm(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def blocks_per_sm(self) -> int: ...
 
-    def rejects(self, target: CudaTarget) -> str | None:
-        raise NotImplementedError
+    @abstractmethod
+    def rejects(self, target: CudaTarget) -> str | None: ...
 
-    def budget(self, target: CudaTarget) -> Budget:
-        raise NotImplementedError
+    @abstractmethod
+    def budget(self, target: CudaTarget) -> Budget: ...
 
     @property
     def is_split(self) -> bool:
@@ -205,8 +206,8 @@ class LinearParams:
             ]
         return tuple(found)
 
-    def _operands(self) -> tuple[Argument, Argument]:
-        raise NotImplementedError
+    @abstractmethod
+    def _operands(self) -> tuple[Argument, Argument]: ...
 
     def _operand_contracts(self) -> tuple[str, str]:
         s = self.shape

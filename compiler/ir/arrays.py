@@ -40,7 +40,8 @@ def round_to(x: Array, dtype: DType) -> Array:
     if dtype is DType.BF16:
         return round_bf16(x.astype(np.float32))
     if dtype is DType.F16:
-        return x.astype(np.float16).astype(np.float32)
+        with np.errstate(over="ignore"):  # beyond its range: infinite, as rounding says
+            return x.astype(np.float16).astype(np.float32)
     return x.astype(NUMPY[dtype])
 
 

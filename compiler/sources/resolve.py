@@ -23,4 +23,6 @@ def open_source(model: str) -> ModelSource:
         raise SourceError(f"{path}: neither a model folder nor a .gguf file")
     if looks_like_hub_id(model) and path.suffix.lower() not in (".gguf", ".safetensors", ".bin"):
         return open_folder(fetch(model), name=model)
-    raise SourceError(f"{path}: no such file or folder")
+    raise SourceError(
+        f"{path}: no such file or folder; give a HuggingFace folder, a hub id (OWNER/NAME) or a .gguf file"
+    )

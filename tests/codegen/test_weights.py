@@ -230,6 +230,19 @@ def test_scales_reach_to_the_end_of_the_last_panel(n: int) -> None:
     assert placed.num_bytes >= -(-n // 32) * 32 * 4
 
 
+def test_values_beyond_float16_are_refused_by_name() -> None:
+    class Large:
+        def read(self, source: Source, rows: tuple[int, int] | None) -> np.ndarray:
+            values = np.full((70, 50), 65504.0, np.float32)
+            values[69, 49] = 65520.0  # the first that rounds beyond
+            return values if rows is None else values[rows[0] : rows[1]]
+
+    cast = Apply(Cast(DType.F16), (W,))
+    for expr in (Apply(Pack(Panels(1, 1, 8)), (cast,)), cast):
+        with pytest.raises(IRError, match=r"model\.w: a value beyond float16's 65504: build in bf16"):
+            list(stored(expr, Large()))
+
+
 def test_names_say_what_a_weight_is_made_of() -> None:
     assert weight_name(PACKED[-1]) == "model.w+model.v" and [s.name for s in sources(PACKED[-1])] == [
         "model.w",

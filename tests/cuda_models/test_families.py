@@ -40,6 +40,13 @@ def test_a_family_on_h100(family: str, engines: Engines, tmp_path: Path) -> None
     assert errors(found, expected).max() <= TOLERANCE[Scheme.BF16]
 
 
+def test_windows_under_pressure(engines: Engines, tmp_path: Path) -> None:
+    """Preemption, windows, penalties and a cancelled request crossed, on a GPU whose KV pool is too small."""
+    _, folder = engines.model("gemma3")
+    engine = engines.engine(folder, Scheme.BF16, target="h100", **SMALL)
+    assert np.isfinite(Emulation(checked=True).logits("under_pressure", engine, tmp_path)).all()
+
+
 @pytest.mark.parametrize(
     ("target", "scheme"),
     [("a100", Scheme.F16), *(pytest.param(t, Scheme.BF16, marks=pytest.mark.soak) for t in ("l40s", "b200"))],

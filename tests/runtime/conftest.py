@@ -13,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import engine_folders
 import reference_oracle
 
+from llmc.runtime import Engine
+
 HERE = Path(__file__).parent
 
 
@@ -76,3 +78,13 @@ def shared_engine(reference_library, tmp_path_factory):
     folder.mkdir()
     engine_folders.fill_engine(folder, reference_library)
     return folder
+
+
+@pytest.fixture
+def engine(shared_engine):
+    """A loaded engine that must have all its blocks back at the end of the test."""
+    with Engine.load(shared_engine) as engine:
+        free = engine.num_free_blocks
+        yield engine
+        assert engine.num_free_blocks == free, "blocks leaked"
+        engine.check_integrity()
