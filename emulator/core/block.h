@@ -1,7 +1,6 @@
 // block.h - one thread block being executed: a fiber per CUDA thread and the state its primitives share.
 #pragma once
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -9,11 +8,12 @@
 #include <vector>
 
 #include "../include/llmc_emu/abi.h"
+#include "copies.h"
 #include "memory.h"
 #include "order.h"
 #include "race.h"
 #include "report.h"
-#include "tensor_map.h"
+#include "wgmma_state.h"
 
 namespace emu {
 
@@ -21,65 +21,6 @@ enum class Mode : u32 { forward, reverse, random };
 struct Schedule { Mode mode = Mode::forward; u64 seed = 1; u32 workers = 0; };  // 0 workers: all cores
 
 struct Block;
-
-// A queued cp.async of one thread (shared <- global). A decode step has millions.
-struct PendingCopy {
-  u32 dst = 0;  // shared offset
-  u32 bytes = 0, valid = 0;
-  u32 token = 0;  // names its pending entries in the shadow memory
-  const u8* src = nullptr;
-  Site at{};
-  bool landed = false;
-};
-
-// A queued TMA store of one thread (global <- shared).
-struct PendingStore {
-  TensorMapData map{};
-  i32 coords[5] = {};
-  u32 smem_src = 0;
-  bool landed = false, read_done = false;
-  u32 token = 0;
-  Site at{};
-};
-
-// One thread's groups of asynchronous copies (cp.async groups, or bulk groups).
-template <class Copy>
-struct CopyGroups {
-  std::vector<Copy> queue;         // those before `first` are complete
-  size_t first = 0;
-  std::vector<size_t> boundaries;  // queue size at each commit
-  bool empty() const { return first == queue.size(); }
-  void commit() {  // empty groups count, but not before the first copy
-    if (!queue.empty()) boundaries.push_back(queue.size());
-  }
-  void clear() {
-    queue.clear();
-    boundaries.clear();
-    first = 0;
-  }
-};
-
-// The tile that asynchronous wgmmas work on while they own the accumulator's registers: 64 x n values (float or int
-// bits), row-major.
-struct Accumulator {
-  u32 n;
-  std::vector<u32> tile;
-  explicit Accumulator(u32 columns) : n(columns), tile(size_t(64) * columns) {}
-};
-
-// One thread's part of it, from the wgmma that took the registers over to the wait that gives them back.
-struct InFlight {
-  const u8* begin;
-  const u8* end;
-  std::shared_ptr<Accumulator> acc;
-  u32 group;  // of the last wgmma on it
-  Site at;
-};
-
-// The thread's count of committed and of completed wgmma groups; whether a wgmma may touch registers again.
-struct WgmmaProgress { u32 committed = 0, completed = 0; bool fenced = false; };
-
-struct Warpgroup;
 
 struct Fiber : ThreadView {
   void* stack_pointer = nullptr;
@@ -111,92 +52,8 @@ struct Barrier {
   Site at{};
 };
 
-struct Mbarrier {
-  u32 address = 0;  // shared offset
-  u32 need = 0, pending = 0, phase = 0, phases = 0;  // phase: parity of the current one; phases: completed
-  i32 tx = 0;
-  u32 init_thread = 0, init_clock = 0;
-  bool visible_to_tma = false;
-  std::vector<std::pair<u32, u32>> waiters;  // (thread, parity)
-  Clock arriving, completed;
-  u32 column = 0;                            // its pseudo-thread in the vector clocks
-  Site at{};
-};
-
-// The mbarriers of a block. Every wait of every thread looks one up: by hash, where the one in question mostly is.
-struct Mbarriers {
-  std::vector<Mbarrier> all;
-  u8 place[4 * kPseudoThreads] = {};  // 1 + index in `all`; 0: free
-  static u32 hash(u32 address, u32 probe) { return (address / 8 + probe) % (4 * kPseudoThreads); }
-  Mbarrier* find(u32 address) {
-    for (u32 probe = 0; u8 i = place[hash(address, probe)]; probe++)
-      if (all[i - 1].address == address) return &all[i - 1];
-    return nullptr;
-  }
-  void add(Mbarrier m) {
-    u32 probe = 0;
-    while (place[hash(m.address, probe)]) probe++;
-    all.push_back(std::move(m));
-    place[hash(all.back().address, probe)] = u8(all.size());
-  }
-  void clear() {
-    if (all.empty()) return;
-    all.clear();
-    std::memset(place, 0, sizeof place);
-  }
-};
-
-struct PendingLoad {
-  u32 dst = 0, bar = 0, token = 0, thread = 0;
-  TensorMapData map{};
-  i32 coords[5] = {};
-  Site at{};
-};
-
-// How a TMA load laid a box out: a wgmma that reads it must name the same swizzle.
-struct Layout { u32 bytes = 0, span = 0; Site at{}; };
-
-struct WgmmaOp {
-  u64 desc_a = 0, desc_b = 0;
-  bool a_in_regs = false, accumulate = false, takes_over = false, executed = false;
-  Mma kind{};
-  u32 n = 0;
-  std::vector<u32> a_regs;  // 128 x 4
-  std::shared_ptr<Accumulator> acc;
-  u32 token = 0;
-  Site at{};
-};
-// One warpgroup-wide operation, from its first thread's arrival to its last one's.
-struct Collective {
-  const char* name = nullptr;
-  Site at{};
-  u32 arrived = 0, value = 0;   // value: what a wait or setmaxnreg is given
-  u32 arrived_of_warp[4] = {}, waiting[4] = {};  // waiting: the lanes of each warp that wait for others
-  WgmmaOp op;                   // a wgmma; all threads ask for the same
-};
-struct Warpgroup {
-  std::vector<Collective> ring = std::vector<Collective>(16);  // operation number i lies at i & mask
-  u32 mask = 15, begun = 0, done = 0;  // operations at which some thread, and all threads, have arrived
-  u32 deferred = 0;                    // wgmmas that execute when the last thread arrives
-  std::vector<WgmmaOp> ops;            // checked blocks: issued and not waited for
-  std::vector<size_t> groups;          // ops.size() at each commit
-  u32 regs = 0;
-  std::vector<u32> reg_waiters;
-
-  void make_room() {
-    std::vector<Collective> larger(2 * ring.size());
-    for (u32 i = done; i < begun; i++) larger[i & (2 * mask + 1)] = std::move(ring[i & mask]);
-    ring = std::move(larger);
-    mask = 2 * mask + 1;
-  }
-  void reset(u32 registers) {
-    begun = done = deferred = 0;
-    ops.clear();
-    groups.clear();
-    regs = registers;
-    reg_waiters.clear();
-  }
-};
+constexpr u32 kNamedBarriers = 16;
+constexpr size_t kMaxSmem = size_t{228} << 10;
 
 // The threads that can run, each once: a ring, so that those of one warp can go before all others.
 struct ReadyThreads {
@@ -215,9 +72,6 @@ struct ReadyThreads {
     return thread;
   }
 };
-
-constexpr u32 kNamedBarriers = 16;
-constexpr size_t kMaxSmem = size_t{228} << 10;
 
 struct LaunchInfo {
   const Op* op = nullptr;

@@ -32,7 +32,7 @@ void setmaxnreg(u32 regs, bool increase, Site at) {
   if (!increase) return;
   Fiber& f = me();
   Block& b = *f.block;
-  Warpgroup& g = b.warpgroups[f.id / 128];
+  Warpgroup& g = *f.group;
   while (g.regs < regs && b.free_regs < regs - g.regs) {  // waits until other warpgroups give registers back
     g.reg_waiters.push_back(f.id);
     block_here("setmaxnreg.inc", at);
