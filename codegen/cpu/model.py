@@ -67,8 +67,8 @@ def render(
         writer = _Entry(graph, weights, kv.places, source)
         plans[graph.name] = writer.plan
         rendered.append({"name": graph.name, "launches": writer.launches()})
-    per_token = max(p.per_token for p in plans.values())
-    per_row = max(p.per_row for p in plans.values())
+    per_token = max(p.arena.bytes_per_token for p in plans.values())
+    per_row = max(p.arena.bytes_per_row for p in plans.values())
     constants = {
         "kv_groups": kv.groups,
         "per_token": per_token,
