@@ -1,5 +1,4 @@
-"""Runs each kernel on the emulator for a shape and compares it with float64. Used by the tests, the corpus of
-planted bugs and the mutation script."""
+"""Runs each kernel on the emulator for a shape and compares it with float64. Used by the tests and by mutate.py."""
 
 from __future__ import annotations
 
