@@ -1,7 +1,7 @@
 """What the blocks of each attention launch move and compute: the grids and splits of codegen/cuda/attention_forms.py.
 
-Keys and values cross the memory bus once; a tile of prefill reads them again out of L2. What decode leaves for combine
-counts, written and read, where L2 does not hold it.
+Keys and values cross the memory bus once; a tile of prefill reads them again out of L2. Queries and results cross it
+where L2 does not hold all of them, and so does what decode leaves for combine, written and read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from llmc.codegen.packing import round_up
 from llmc.codegen.work import SOFTCAP_FLOPS, SOFTMAX_FLOPS, Step, first_key
 from llmc.compiler.ir.ops.attention import Mask
 
+NOTHING = LaunchWork((), 0)
 LOOP_LOADS = 4  # loads of a plain loop that are in flight at a time: what the compiler makes of combine's
 
 
@@ -44,17 +45,17 @@ class Rates:
 
 
 @cache
-def attention_work(p: AttentionParams, mask: Mask, step: Step, gpu: Gpu, rates: Rates) -> LaunchWork:
+def attention_work(p: AttentionParams, mask: Mask, step: Step, gpu: Gpu, rates: Rates, activations: int) -> LaunchWork:
     """The blocks of one launch that find work in this step: decode takes single tokens; where it stands beside prefill,
-    prefill takes the others."""
-    single = step.new == 1
+    prefill takes the others. `activations`: bytes of all queries and results."""
+    single, near = step.new == 1, activations <= gpu.l2_bytes
     match p:
         case PrefillAttentionParams():
-            return _prefill(p, mask, step, rates) if step.new >= p.min_tokens else LaunchWork((), 0)
+            return _prefill(p, mask, step, rates, activations, near) if step.new >= p.min_tokens else NOTHING
         case DecodeAttentionParams():
-            return _decode(p, mask, step, gpu, rates) if single else LaunchWork((), 0)
+            return _decode(p, mask, step, gpu, rates, near) if single else NOTHING
         case CombineAttentionParams():
-            return _combine(p, mask, step, gpu) if single else LaunchWork((), 0)
+            return _combine(p, mask, step, gpu, near) if single else NOTHING
 
 
 def workspace_bytes(layer: Layer, mask: Mask, step: Step) -> int:
@@ -70,7 +71,7 @@ def _splits(layer: Layer, mask: Mask, at: int) -> list[int]:
     return found
 
 
-def _decode(p: DecodeAttentionParams, mask: Mask, step: Step, gpu: Gpu, rates: Rates) -> LaunchWork:
+def _decode(p: DecodeAttentionParams, mask: Mask, step: Step, gpu: Gpu, rates: Rates, near: bool) -> LaunchWork:
     a = p.layer
     query, left = a.group * a.slot.padded_head_dim * 2, a.group * a.split_bytes
     stays = workspace_bytes(a, mask, step) <= gpu.l2_bytes
@@ -78,32 +79,37 @@ def _decode(p: DecodeAttentionParams, mask: Mask, step: Step, gpu: Gpu, rates: R
     for keys in _splits(a, mask, step.past):
         cached = keys * (a.head_dim + a.value_dim) * 2
         seconds = rates.seconds(a, p.row_tiles * 16, round_up(keys, KV_BLOCK), a.slot.padded_value_dim)
-        work = BlockWork(cached + left * (not stays), query + left * stays, seconds)
+        far = cached + left * (not stays) + query * (not near)
+        work = BlockWork(far, cached + left + query - far, seconds)
         runs.append((step.seqs * a.kv_heads, work))
     return LaunchWork(tuple(runs), a.tile_bytes)
 
 
-def _combine(p: CombineAttentionParams, mask: Mask, step: Step, gpu: Gpu) -> LaunchWork:
-    a = p.layer
+def _combine(p: CombineAttentionParams, mask: Mask, step: Step, gpu: Gpu, near: bool) -> LaunchWork:
+    a, written = p.layer, p.layer.value_dim * p.result.num_bytes
     read = len(_splits(a, mask, step.past)) * a.split_bytes
     stays = workspace_bytes(a, mask, step) <= gpu.l2_bytes
-    work = BlockWork(read * (not stays), read * stays + a.value_dim * p.result.num_bytes, 0.0)
+    work = BlockWork(read * (not stays) + written * (not near), read * stays + written * near, 0.0)
     return LaunchWork(((step.seqs * a.q_heads, work),), p.threads * 4 * LOOP_LOADS)
 
 
-def _prefill(p: PrefillAttentionParams, mask: Mask, step: Step, rates: Rates) -> LaunchWork:
+def _prefill(
+    p: PrefillAttentionParams, mask: Mask, step: Step, rates: Rates, activations: int, near: bool
+) -> LaunchWork:
     """The longest contexts start first; heads, and parts of wide values, one after the other."""
     a = p.layer
     columns = p.part_steps * 16
-    ends = (a.slot.padded_head_dim + columns) * 2
+    per_key = (a.slot.padded_head_dim + columns) * 2
     tiles = [(sum(t.keys for t in tile), sum(t.scored for t in tile)) for tile in _tiles(a.group, mask, step)]
-    shared = step.seqs * (step.past + step.new - first_key(mask, step.past)) * ends / len(tiles)
+    blocks = len(tiles) * a.kv_heads * p.parts
+    stored = step.seqs * (step.past + step.new - first_key(mask, step.past)) * (a.head_dim + a.value_dim) * 2
+    first = stored / p.parts / sum(keys for keys, _ in tiles)  # of a key's bytes, those which no other block has loaded
+    rows = activations / blocks
     work = []
     for keys, scored in reversed(tiles):
-        moved = keys * ends + PREFILL_ROWS * ends
-        once = min(shared, moved)
-        work.append((1, BlockWork(once, moved - once, rates.seconds(a, PREFILL_ROWS, scored, columns))))
-    return LaunchWork(tuple(work) * (a.kv_heads * p.parts), a.split * ends)
+        far = keys * first + rows * (not near)
+        work.append((1, BlockWork(far, keys * per_key + rows - far, rates.seconds(a, PREFILL_ROWS, scored, columns))))
+    return LaunchWork(tuple(work) * (a.kv_heads * p.parts), a.split * per_key)
 
 
 @dataclass(frozen=True)

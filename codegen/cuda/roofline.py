@@ -85,7 +85,7 @@ class Launched:
         seconds, notes = 0.0, []
         for launch in launches:
             p = launch.params
-            each = attention_work(p, op.mask, step, self.gpu, rates)
+            each = attention_work(p, op.mask, step, self.gpu, rates, work.activations)
             seconds += self._launch(each, p)
             if each.blocks:
                 notes.append(f"{p.template.removeprefix('attention_')} {plural(each.blocks)}")
