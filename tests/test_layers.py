@@ -18,7 +18,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "llmc.runtime": ("llmc.runtime",),
     "llmc.compiler.ir": ("llmc.compiler.ir",),
     "llmc.passes": ("llmc.passes", "llmc.compiler.ir"),
-    "llmc.codegen": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.kv_layout"),
+    "llmc.codegen": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.kv_layout", "llmc.runtime.plan"),
     # the engine's schema is owned by its reader
     "llmc.codegen.package": (
         "llmc.codegen",

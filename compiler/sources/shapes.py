@@ -33,6 +33,7 @@ def open_shapes(folder: Path) -> ModelSource:
         tokenizer=None,
         quantization=None,
         licence=None,
+        num_tensors=None,
         checkpoint=lambda model: _shapes(model, folder),
     )
 

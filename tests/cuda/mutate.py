@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from attention_shapes import ATTENTION_MUTATED
 from harmless import HARMLESS
-from harness import Lab, Shape, Wrong
+from harness import Lab, Shape
 from linear_shapes import MUTATED
+from references import Wrong
 
 from llmc.codegen.cuda import sass
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
-from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.rows_examples import every_type, kernel, layer_norm
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import TARGETS
@@ -58,7 +58,6 @@ CASES: dict[str, list[tuple[KernelParams, Shape]]] = {
         for file in ("sample.cuh", "selection.cuh", "select.cuh")
     },
     **ATTENTION_MUTATED,
-    "rope_append.cuh": [(RopeAppendParams(64, 16), {"tokens": 17, "heads": 3, "kv_heads": 2})],
 }
 
 

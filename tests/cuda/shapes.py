@@ -9,7 +9,6 @@ from harness import Shape
 from linear_shapes import LINEAR_CASES, linear_matrix
 
 from llmc.codegen.cuda.kernel import KernelParams
-from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.rows_examples import examples
 from llmc.codegen.cuda.sample import SampleParams
 
@@ -40,11 +39,6 @@ def quick() -> list[tuple[KernelParams, Shape]]:
     ]
     cases += LINEAR_CASES
     cases += ATTENTION_CASES
-    cases += [
-        (RopeAppendParams(d, 16), {"tokens": t, "heads": h, "kv_heads": kv})
-        for d in (64, 128)
-        for t, h, kv in ((1, 1, 1), (2, 4, 2), (5, 9, 3), (16, 3, 1), (17, 2, 2), (33, 1, 1))
-    ]
     cases += [(p, {"rows": 5, "behind": 1}) for p in _SAMPLE]
     return cases
 
