@@ -190,6 +190,14 @@ def _pipeline(options: BuildOptions, source: ModelSource, layout: WeightLayout) 
         raise BuildError(str(error)) from error
 
 
+def _version(package: str) -> str:
+    """Of an installed package; llmc may run from a checkout that is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
 def _facts(
     options: BuildOptions,
     limits: Limits,
@@ -206,7 +214,7 @@ def _facts(
     vocab_size = int(str(sample.inputs[0].tensor.shape[1]))
     parameters = {s for w in placed for s in sources(w.expr) if s.origin is Origin.PARAMETER}
     bos = generation.bos if generation.bos is not None else (tokenizer.bos if tokenizer else None)
-    versions = {name: importlib.metadata.version(name) for name in ("llmc", "transformers", "torch")}
+    versions = {name: _version(name) for name in ("llmc", "transformers", "torch")}
     return Facts(
         producer={**versions, "toolchain": ", ".join(dict.fromkeys(b.toolchain for b in backends))},
         model=ModelSummary(

@@ -87,16 +87,16 @@ def primitives(records: Records) -> None:
 
 def kernels(records: Records) -> None:
     """The cases of tests/cuda against float64, or (`tiny`) one of each template."""
-    from kernels import check, name_of, one_of_each, ours
-    from shapes import quick
+    from cases import check, checked, named, ours
 
     from llmc.codegen.toolchain import ToolchainError
 
     lab = _lab(records)
-    cases = {name_of(p, s): (p, s) for p, s in (one_of_each() if records.options["tiny"] else quick()) if ours(p, lab)}
+    cases = named(c for c in checked(records.options["tiny"]) if ours(c.params, lab))
     for key in records.each(list(cases)):
         try:
-            records.end(error=check(lab, *cases[key], records.options["seed"]), compiled_here=lab.compiled)
+            error = check(lab, cases[key].params, cases[key].shape, records.options["seed"])
+            records.end(error=error, compiled_here=lab.compiled)
         except ToolchainError as missing:  # sampling is held against the CPU's kernel, which wants a C++ compiler
             lab.release()
             records.end(error="", not_checked=str(missing))
@@ -105,7 +105,7 @@ def kernels(records: Records) -> None:
 def times(records: Records) -> None:
     """Kernels of TIMED, beside torch's libraries where they are."""
     from card import Card
-    from kernels import TIMED, Timed, TimingLab, name_of, one_of_each, ours, timed
+    from cases import TIMED, TimingLab, checked, named, ours, timed
     from libraries import library_for, torch_on_card
 
     o = records.options
@@ -116,8 +116,7 @@ def times(records: Records) -> None:
         repeats=1 if o["tiny"] else 20,
         flush_bytes=1 << 16 if o["tiny"] else 2 * card.l2_bytes,
     )
-    large = tuple(Timed(*case) for case in one_of_each()) if o["tiny"] else TIMED
-    cases = {name_of(t.params, t.shape): t for t in large if ours(t.params, lab)}
+    cases = named(c for c in (checked(True) if o["tiny"] else TIMED) if ours(c.params, lab))
     torch, said = (None, "not asked for on an emulated card") if o["tiny"] else torch_on_card()
     for key in records.each(["libraries", *cases]):
         if key == "libraries":

@@ -111,12 +111,14 @@ class Run:
             finally:
                 os.close(reader)
                 process.kill()  # it has ended, unless its time has
-                code = process.wait()
+                code = _end_of(process)
             said.seek(0)
             words = said.read()[-TAIL:].strip()
         if not stopped and code == 0:
             return None, None
         ended = stopped or f"exit status {code}"
+        if code is None:
+            ended += ", and it does not end"
         return begun, f"{ended}: {words}" if words else ended
 
     def _listen(self, reader: int, plan: list[str]) -> tuple[str | None, str]:
@@ -147,6 +149,14 @@ class Run:
             return str(record["begin"])
         self.outcome.items[record["end"]] = record["item"]
         self._on_item(record["end"], record["item"])
+        return None
+
+
+def _end_of(process: subprocess.Popen[str]) -> int | None:
+    """Its exit status; None where even a kill does not end it, as when a driver cannot stop its kernel."""
+    try:
+        return process.wait(GRACE)
+    except subprocess.TimeoutExpired:
         return None
 
 

@@ -107,11 +107,10 @@ def engine_for(model: str, prepared: Path, target: str, scratch: Path, tiny: boo
 
 def sources(arch: str, tiny: bool) -> Iterator[str]:
     """Of every kernel that checks and timings launch, models apart."""
+    from cases import TIMED, checked, launched_for
     from harness import TOUCH
-    from kernels import TIMED, launched_for, one_of_each
     from limits import COPY, MMA, READ, WGMMA
     from primitives import CHECKS
-    from shapes import quick
 
     from llmc.codegen.cuda.kernel import render
 
@@ -120,8 +119,8 @@ def sources(arch: str, tiny: bool) -> Iterator[str]:
     for check in CHECKS:
         if all(target.has(need) for need in check.needs):
             yield from check.sources
-    cases = one_of_each() if tiny else [*quick(), *((t.params, t.shape) for t in TIMED)]
-    for params in dict.fromkeys(launched for p, _ in cases for launched in launched_for(p)):
+    cases = [*checked(tiny), *(() if tiny else TIMED)]
+    for params in dict.fromkeys(launched for case in cases for launched in launched_for(case.params)):
         if params.rejects(target) is None:
             yield render(params, "kernel")
 

@@ -43,7 +43,12 @@ Expect = Callable[[str, Item], None]
 FORMAT = 2
 EMULATED = {"sm_80": "a100", "sm_89": "l40s", "sm_90a": "h100"}
 # Seconds that each part may take of 450, which is --minutes; models share what is left.
-SHARES = {"limits": 60.0, "primitives": 45.0, "kernels": 110.0, "times": 60.0}
+SHARES = {"limits": 60.0, "primitives": 60.0, "kernels": 110.0, "times": 75.0}
+# Seconds without a word after which a part is taken for hung. Checks are quick; a case that is timed may be computed on
+# the host for a while, an engine of 16 GB loaded.
+PATIENCE = {"limits": 60.0, "primitives": 20.0, "kernels": 20.0, "times": 60.0, "model": 60.0}
+EMULATED_PATIENCE = 900.0
+SERIAL_SECONDS = 30.0  # of looking for the kernel that a model died of
 MINUTES = 7.5
 LIMITS = {"bytes": 1 << 30, "rounds": 20000, "repeats": 10}
 SCRATCH_BYTES = 24 << 30  # of the three engines together, and some room
@@ -112,12 +117,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Session:
-    """How parts are started. `env`: of those that launch kernels of ours; `patience`: seconds without a word."""
+    """How parts are started. `env`: of those that launch kernels of ours."""
 
     report: Report
     until: float
     env: Mapping[str, str]
-    patience: float
+
+    def patience(self, part: str) -> float:
+        return EMULATED_PATIENCE if self.report.tiny else PATIENCE[part]
 
     def run(
         self, part: Part, until: float, env: Mapping[str, str] | None = None, expect: Expect | None = None
@@ -188,12 +195,12 @@ def report(asked: Asked, env: Mapping[str, str], twins: Callable[[Path], Mapping
     models = [f"model {name}" for name in asked.models]
     expected = tuple(n for n in ("limits", "primitives", "kernels", "engines", "times", *models) if asked.wants(n))
     found = Report(asked.out, asked.seed, asked.tiny, start, expected=expected)
-    session = Session(found, start + 60 * asked.minutes, env, 60.0 if not asked.tiny else 900.0)
+    session = Session(found, start + 60 * asked.minutes, env)
     common = {"cubins": str(asked.prepared / "cubins"), "tiny": asked.tiny, "seed": asked.seed}
 
     def begin(name: str, deaths: int = 1, **options: Any) -> Outcome:
         until = time.monotonic() + SHARES[name] * asked.minutes / MINUTES
-        return session.run(Part(name, name, common | options, deaths, session.patience), until)
+        return session.run(Part(name, name, common | options, deaths, session.patience(name)), until)
 
     sizes = {"bytes": 1 << 20, "rounds": 2, "repeats": 1} if asked.tiny else LIMITS
     card = begin("limits", 3, **sizes).items.get("card")
@@ -248,12 +255,13 @@ def _model(
     work = TINY if asked.tiny else Workload()
     options = {"engine": str(engine), "workload": asdict(work), "seed": asked.seed}
     env = twins(engine)
-    outcome = session.run(
-        Part(f"model {name}", "model", options, 2, session.patience), until, env, _expectations(found, engine, target)
-    )
-    if any("CUDA_ERROR" in words for words in outcome.errors.values()):
+    patience = session.patience("model")
+    part = Part(f"model {name}", "model", options, 2, patience)
+    outcome = session.run(part, until, env, _expectations(found, engine, target))
+    if outcome.errors:
         serial = options | {"serial": True, "workload": asdict(TINY)}
-        session.run(Part(f"model {name}, kernel by kernel", "model", serial, 1, session.patience), until, env)
+        part = Part(f"model {name}, kernel by kernel", "model", serial, 1, patience)
+        session.run(part, time.monotonic() + SERIAL_SECONDS, env)
     shutil.rmtree(engine, ignore_errors=True)  # it may lie in memory
 
 

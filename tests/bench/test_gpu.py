@@ -136,3 +136,12 @@ def test_a_wrong_value_is_named(primitives) -> None:  # type: ignore[no-untyped-
         primitives.equal("mma", got, want)
     with pytest.raises(AssertionError, match="nan for 0"):
         primitives.equal("nan", np.array([np.nan]), np.array([0.0]))
+
+
+def test_no_case_hides_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu_cases = on_path(monkeypatch, "cases")
+    for cases in (gpu_cases.TIMED, gpu_cases.checked(False), gpu_cases.checked(True)):
+        found = gpu_cases.named(cases)
+        assert list(found.values()) == list(cases)
+    templates = {case.params.template for case in gpu_cases.TIMED}
+    assert {"rows", "attention_combine", "attention_decode", "attention_prefill", "sample"} <= templates

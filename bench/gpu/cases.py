@@ -1,14 +1,15 @@
 """Every kernel of the catalog: correct on fresh inputs, then timed on large ones.
 
 Both use the runners of tests/cuda, which compute in float64 on the host what they expect: a kernel that is tested is
-checked here without further work; to be timed it needs a line in TIMED.
+checked here without further work; to be timed it needs a line in TIMED. (A module `kernels` on the path would be taken
+by transformers for the package of that name.)
 """
 
 from __future__ import annotations
 
 import ctypes
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -150,9 +151,18 @@ class TimingLab(CardLab):
     _flush: DeviceArray | None = None
 
 
-def name_of(params: KernelParams, shape: Shape) -> str:
-    """Of a case: the kernel and its shape."""
-    return f"{params.template} {params.label} {' '.join(f'{k}={_short(v)}' for k, v in shape.items())}"
+def named(cases: Iterable[Timed]) -> dict[str, Timed]:
+    """Cases by kernel and shape; those that say the same of both (rows kernels of other bodies) are numbered."""
+    found: dict[str, Timed] = {}
+    for case in cases:
+        shape = " ".join(f"{k}={_short(v)}" for k, v in case.shape.items())
+        name = base = f"{case.params.template} {case.params.label} {shape}"
+        count = 1
+        while name in found:
+            count += 1
+            name = f"{base} #{count}"
+        found[name] = case
+    return found
 
 
 def _short(value: object) -> str:
@@ -200,6 +210,8 @@ def timed(lab: TimingLab, case: Timed, seed: int, library: Library | None) -> Re
     )
 
 
-def one_of_each() -> list[tuple[KernelParams, Shape]]:
-    """The first small case of every template: what the emulator can do in seconds."""
-    return list({p.template: (p, shape) for p, shape in reversed(quick())}.values())
+def checked(tiny: bool) -> list[Timed]:
+    """The cases of tests/cuda, or the first small one of every template: what the emulator can do in seconds."""
+    cases = quick()
+    few = list({p.template: (p, shape) for p, shape in reversed(cases)}.values())
+    return [Timed(p, shape) for p, shape in (few if tiny else cases)]
