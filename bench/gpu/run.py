@@ -256,7 +256,7 @@ def _model(
     options = {"engine": str(engine), "workload": asdict(work), "seed": asked.seed}
     env = twins(engine)
     patience = session.patience("model")
-    part = Part(f"model {name}", "model", options, 2, patience)
+    part = Part(f"model {name}", "model", options, 4, patience)  # TTFT is measured even where no decode step works
     outcome = session.run(part, until, env, _expectations(found, engine, target))
     if outcome.errors:
         serial = options | {"serial": True, "workload": asdict(TINY)}
@@ -294,7 +294,7 @@ def _expectations(found: Report, engine: Path, target: str) -> Expect:
 
 @contextmanager
 def emulated(
-    arch: str, asked_models: str
+    arch: str, models: str, given: Path | None
 ) -> Iterator[tuple[Path, Mapping[str, str], Callable[[Path], Mapping[str, str]]]]:
     """Everything that a report on an emulated card needs: prepared folder, and the environment of its processes, whose
     libcuda.so.1 is the emulator's."""
@@ -303,10 +303,11 @@ def emulated(
     from llmc.emulator.engine_twins import install_twins
 
     with tempfile.TemporaryDirectory() as folder:
-        prepared, kernels = Path(folder) / "prepared", Path(folder) / "twins"
+        prepared, kernels = given or Path(folder) / "prepared", Path(folder) / "twins"
         kernels.mkdir()
-        command = [sys.executable, str(HERE / "prepare.py"), "--tiny", "--target", EMULATED[arch]]
-        subprocess.run([*command, "--out", str(prepared), "--models", asked_models], check=True)
+        if given is None:
+            command = [sys.executable, str(HERE / "prepare.py"), "--tiny", "--target", EMULATED[arch]]
+            subprocess.run([*command, "--out", str(prepared), "--models", models], check=True)
         env = os.environ | {
             "LD_LIBRARY_PATH": str(build_driver().folder),
             "LLMC_EMU_DEVICES": environment([BY_NAME[EMULATED[arch]]]),
@@ -329,7 +330,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the inputs (default: the time)")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="nothing is begun later (default: %(default)s)")
-    parser.add_argument("--prepared", type=Path, default=PREPARED, help="what prepare.py has made")
+    parser.add_argument("--prepared", type=Path, help="what prepare.py has made (default: here; emulating: made anew)")
     parser.add_argument("--models", default=",".join(MODELS), help="with commas (default: %(default)s)")
     parser.add_argument("--only", default="", help="parts, with commas: primitives, kernels, times, model")
     parser.add_argument("--scratch", help="where filled engines lie meanwhile (default: in memory, if it has room)")
@@ -339,9 +340,10 @@ def main() -> int:
     only = tuple(filter(None, args.only.split(",")))
     parent = args.scratch or scratch_parent(SCRATCH_BYTES if not args.emulate else 1 << 30)
     with tempfile.TemporaryDirectory(dir=parent, prefix="llmc-bench-") as scratch:
-        asked = Asked(args.out, args.seed, args.minutes, args.prepared, Path(scratch), models, only, bool(args.emulate))
+        prepared = args.prepared or PREPARED
+        asked = Asked(args.out, args.seed, args.minutes, prepared, Path(scratch), models, only, bool(args.emulate))
         if args.emulate:
-            with emulated(args.emulate, args.models) as (prepared, env, twins):
+            with emulated(args.emulate, args.models, args.prepared) as (prepared, env, twins):
                 found = report(replace(asked, prepared=prepared), env, twins)
         else:
             found = report(asked, os.environ, lambda engine: os.environ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,11 +36,26 @@ def primitives():
     return primitives
 
 
-def test_the_report_is_complete_and_finds_nothing_wrong(tmp_path: Path) -> None:
-    """All parts in their processes, one model of two layers among them: prepared, filled, served."""
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Hollow engine of a Qwen3 of two layers, and cubins of all that a tiny report launches."""
+    folder = tmp_path_factory.mktemp("prepared")
+    command = [sys.executable, str(GPU / "prepare.py"), "--tiny", "--target", "h100", "--models", "Qwen3-0.6B"]
+    done = subprocess.run([*command, "--out", str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Qwen3-0.6B" in done.stdout and "cubins of checks" in done.stdout
+    return folder
+
+
+def run_emulated(prepared: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(GPU / "run.py"), "--emulate", "--models", "Qwen3-0.6B", "--seed", "1"]
-    command += ["--out", str(tmp_path), "--minutes", "60"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command += ["--prepared", str(prepared), "--out", str(out), "--minutes", "60", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_report_is_complete_and_finds_nothing_wrong(prepared: Path, tmp_path: Path) -> None:
+    """All parts in their processes, one model among them: filled, loaded, served."""
+    done = run_emulated(prepared, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = tmp_path.glob("*.json")
     report = json.loads(path.read_text())
@@ -77,6 +93,27 @@ def check_model(items: dict[str, dict[str, Any]]) -> None:
     whole = start["imports_s"] + start["load_s"] + start["first_token_s"]
     assert start["seconds"] == pytest.approx(whole) and start["weights_bytes"] > 0 and start["kv_bytes"] > 0
     assert not items["sound"]["error"] and items["sound"]["compared_tokens"] > 1 and items["sound"]["logits_std"] > 0.01
+
+
+def test_a_model_that_faults_is_named_and_the_rest_is_kept(prepared: Path, tmp_path: Path) -> None:
+    """Decode attention reads far outside of the cache, which ends the context of the process each time."""
+    broken = shutil.copytree(prepared, tmp_path / "prepared")
+    path = broken / "engines" / "h100" / "Qwen3-0.6B" / "plans" / "h100" / "decode.json"
+    plan = json.loads(path.read_text())
+    attention = [launch for launch in plan["launches"] if launch["op"] == "paged_attention"]
+    for argument in (a for launch in attention for v in launch["variants"] for a in v["arguments"]):
+        if argument["kind"] == "i64":
+            argument["value"] = 10**12
+    path.write_text(json.dumps(plan))
+    done = run_emulated(broken, tmp_path / "out", "--only", "model")
+    assert done.returncode == 1 and "WRONG TPOT, batch 2" in done.stdout, done.stdout + done.stderr
+    (report,) = (json.loads(p.read_text()) for p in (tmp_path / "out").glob("*.json"))
+    part = report["parts"]["model Qwen3-0.6B"]
+    assert list(part["items"]) == ["cold start", "TTFT, 8 tokens", "TTFT, 40 tokens", "sound"] and not part["left_out"]
+    assert list(part["errors"]) == ["TPOT, batch 1", "TPOT, batch 2"]
+    (named,) = report["parts"]["model Qwen3-0.6B, kernel by kernel"]["errors"].values()
+    assert "attention_decode" in named and "paged_attention model.layers.0.self_attn" in named
+    assert report["wrong"] >= 3
 
 
 @pytest.mark.parametrize("decode", [True, False])
