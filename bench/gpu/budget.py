@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [path for path in (str(HERE), str(HERE.parents[1] / "tests" / "cuda")) if path not in sys.path]
 
 from end_to_end import FIRST_PROMPT, Workload  # noqa: E402  (the path is set above)
+from parts import GRACE  # noqa: E402
 from prepare import CONFIGS, MODELS, STEP_TOKENS  # noqa: E402
 from run import MINUTES, SHARES  # noqa: E402
 
@@ -110,6 +112,16 @@ def table(gpu: Gpu) -> Iterator[str]:
         most = SHARES.get(name)
         yield f"| {name} | {seconds:.0f} | {f'{most:.0f}' if most else 'what is left'} | {why} |"
     yield f"| **all** | **{whole:.0f}** | {60 * MINUTES:.0f} | |"
+    yield ""
+    a = ASSUMED
+    text = (
+        f"Assumed of a machine with 16 cores: {a.process:.0f} s for a part's process to start; {a.host_case:.2f} s for a "
+        f"case's float64 on the host, {a.large_case:.0f} s for a timed one's; {a.limits:.0f} s for the arrays of the "
+        f"limits; weights filled at {a.fill / 1e9:.1f} GB/s and loaded at {a.load / 1e9:.0f} GB/s; {a.graph:.2f} s for a "
+        f"graph; steps {a.slower:.0f} times as long as the roofline model says. Whatever is under way when a part's time "
+        f"is over is ended {GRACE:.0f} s later."
+    )
+    yield from textwrap.wrap(text, 120)
     yield ""
 
 

@@ -1,7 +1,7 @@
 """What to expect of a model on a card: the compiler's roofline (docs/roofline.md), on that card's measured limits.
 
 Floors: bytes over the measured bandwidth, operations over the measured rate of matrix instructions; nothing beats them.
-Expected: `llmc inspect --roofline` of the GPU the engine was built for, from its data sheet; predicted, not measured.
+Expected: what `llmc inspect --roofline` says of the engine on such a card, by its data sheet; predicted.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmc.codegen.cuda.gpus import GPUS, Gpu
+from llmc.codegen.cuda.gpus import Gpu
 from llmc.codegen.roofline import Peaks
 from llmc.compiler.roofline import Point, predict
 from llmc.compiler.roofline_subject import Lowering, read_entries
-from llmc.runtime.manifest import Manifest, TargetEntry
+from llmc.runtime.artifact import read_manifest
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,13 @@ def card_as_measured(gpu: Gpu, sms: int, l2_bytes: int, measured: Measured) -> G
 class Expectations:
     """Of one engine folder, whole or hollow, on the card at hand."""
 
-    def __init__(self, engine: Path, manifest: Manifest, target: TargetEntry, card: Gpu, measured: Measured) -> None:
+    def __init__(self, engine: Path, gpu: Gpu, card: Gpu, measured: Measured) -> None:
+        """gpu: by its data sheet; card: as it was measured."""
+        manifest = read_manifest(engine)
+        target = manifest.targets[0]
         text = (engine / target.plans / "graph.llmc").read_text()
         self._lowering = Lowering(read_entries(text), target.name)
-        self._card, self._gpu = card, GPUS[target.name]
+        self._card, self._gpu = card, gpu
         self._chunk = manifest.limits.max_tokens
         self._upload = measured.upload
         self._weights = target.memory.weights_bytes

@@ -51,6 +51,13 @@ def hollow_path(prepared: Path, target: str, model: str) -> Path:
     return prepared / "engines" / target / model
 
 
+def find_prepared(prepared: Path, target: str, model: str) -> Path | None:
+    """The hollow engine for a GPU, or for another that runs the same code, whose kernels were chosen by its figures."""
+    arch = GPUS[target].arch
+    alike = [target, *(name for name, gpu in GPUS.items() if gpu.arch == arch and name != target)]
+    return next((p for p in (hollow_path(prepared, name, model) for name in alike) if is_hollow(p)), None)
+
+
 def prepare_engine(model: str, prepared: Path, target: str, tiny: bool) -> Path:
     """The hollow engine of a model for a GPU, from its config. Needs llmc[build,cuda]; raises what a build does."""
     from llmc.compiler.build import BuildOptions, build
@@ -86,18 +93,18 @@ class _Quiet:
 def engine_for(model: str, prepared: Path, target: str, scratch: Path, tiny: bool) -> dict[str, Any]:
     """The item of the report: an engine at scratch/model, filled with weights, or why there is none."""
     start = time.monotonic()
-    hollow, made_here = hollow_path(prepared, target, model), False
-    if not is_hollow(hollow):
-        made_here = True
+    hollow = find_prepared(prepared, target, model)
+    made_here = hollow is None
+    if hollow is None:
         try:
             hollow = prepare_engine(model, scratch / "prepared", target, tiny)
         except Exception as error:  # a machine that runs engines may lack all that builds them
-            where = hollow_path(prepared, target, model)
-            return {"error": f"no {where.name} for {target} is prepared; here: {type(error).__name__}: {error}"}
+            return {"error": f"no {model} for {target} is prepared; here: {type(error).__name__}: {error}"}
     made = time.monotonic()
     manifest = fill(hollow, scratch / model, workers=os.cpu_count() or 1)
     return {
         "error": "",
+        "built_for": manifest.targets[0].name,
         "made_here": made_here,
         "make_s": made - start,
         "fill_s": time.monotonic() - made,

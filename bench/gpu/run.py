@@ -270,15 +270,12 @@ def _expectations(found: Report, engine: Path, target: str) -> Expect:
     from expectations import Expectations, Measured, card_as_measured
 
     from llmc.codegen.cuda.gpus import GPUS
-    from llmc.runtime.artifact import read_manifest
 
     limits = found.limits
     card, upload = limits["card"], limits.get("upload", {}).get("bytes_per_second", 0.0)
-    manifest = read_manifest(engine)
-    entry = next(t for t in manifest.targets if t.name == target)
     measured = Measured(bandwidth(limits), upload, rate(limits))
     gpu = card_as_measured(GPUS[target], card["sms"], card["l2_bytes"], measured)
-    of = Expectations(engine, manifest, entry, gpu, measured)
+    of = Expectations(engine, GPUS[target], gpu, measured)
 
     def expect(key: str, item: Item) -> None:
         match key.split():

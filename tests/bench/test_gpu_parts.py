@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -100,8 +101,6 @@ def test_what_cannot_begin_says_why(parts: Any) -> None:
 
 
 def test_a_report_without_a_card_says_so(tmp_path: Path) -> None:
-    import subprocess
-
     command = [sys.executable, str(GPU / "run.py"), "--out", str(tmp_path), "--minutes", "1"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -114,7 +113,31 @@ def test_an_engine_that_cannot_be_made_is_an_item_that_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.syspath_prepend(str(GPU))
-    from prepare import engine_for
+    import prepare
 
-    item = engine_for("No-Such-Model", tmp_path, "h200", tmp_path / "scratch", False)
-    assert item["error"].startswith("no No-Such-Model for h200 is prepared; here: SourceError")
+    def refuse(*arguments: object) -> None:
+        raise ModuleNotFoundError("No module named 'transformers'")
+
+    monkeypatch.setattr(prepare, "prepare_engine", refuse)
+    item = prepare.engine_for("M", tmp_path, "h200", tmp_path / "scratch", False)
+    assert item == {"error": "no M for h200 is prepared; here: ModuleNotFoundError: No module named 'transformers'"}
+
+
+def test_an_engine_for_a_like_gpu_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(GPU))
+    from prepare import find_prepared, hollow_path
+
+    def prepared(target: str) -> Path:
+        folder = hollow_path(tmp_path, target, "M")
+        folder.mkdir(parents=True)
+        for name in ("hollow.json", "buffers.safetensors"):
+            (folder / name).touch()
+        return folder
+
+    assert find_prepared(tmp_path, "h200", "M") is None
+    prepared("a100")
+    assert find_prepared(tmp_path, "h200", "M") is None
+    h100 = prepared("h100")
+    assert find_prepared(tmp_path, "h200", "M") == h100
+    h200 = prepared("h200")
+    assert find_prepared(tmp_path, "h200", "M") == h200 and find_prepared(tmp_path, "h100", "M") == h100
