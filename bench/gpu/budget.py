@@ -115,11 +115,11 @@ def table(gpu: Gpu) -> Iterator[str]:
     yield ""
     a = ASSUMED
     text = (
-        f"Assumed of a machine with 16 cores: {a.process:.0f} s for a part's process to start; {a.host_case:.2f} s for a "
-        f"case's float64 on the host, {a.large_case:.0f} s for a timed one's; {a.limits:.0f} s for the arrays of the "
-        f"limits; weights filled at {a.fill / 1e9:.1f} GB/s and loaded at {a.load / 1e9:.0f} GB/s; {a.graph:.2f} s for a "
-        f"graph; steps {a.slower:.0f} times as long as the roofline model says. Whatever is under way when a part's time "
-        f"is over is ended {GRACE:.0f} s later."
+        f"Assumed of a machine with 16 cores: {a.process:.0f} s for a part's process to start; {a.host_case:.2f} s for "
+        f"a case's float64 on the host, {a.large_case:.0f} s for a timed one's; {a.limits:.0f} s for the arrays of the "
+        f"limits; weights filled at {a.fill / 1e9:.1f} GB/s and loaded at {a.load / 1e9:.0f} GB/s; {a.graph:.2f} s for "
+        f"a graph; steps {a.slower:.0f} times as long as the roofline model says. Whatever is under way when a part's "
+        f"time is over is ended {GRACE:.0f} s later."
     )
     yield from textwrap.wrap(text, 120)
     yield ""
