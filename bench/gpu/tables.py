@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+SHOWN = 6  # items left out; the JSON has all
 _SIZES = {"weights": "weights", "kv": "KV cache", "scratch": "scratch"}
 
 
@@ -21,8 +22,9 @@ def show(name: str, outcome: Mapping[str, Any], limits: Mapping[str, float]) -> 
     for key, item in items.items():
         if item.get("not_checked"):
             yield f"  NOT CHECKED {key}: {item['not_checked']}"
-    if outcome["left_out"]:
-        yield f"  LEFT OUT {', '.join(outcome['left_out'])}"
+    if left := outcome["left_out"]:
+        more = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
+        yield f"  LEFT OUT {'; '.join(left[:SHOWN])}{more}"
     if name == "limits":
         yield from _limits(items)
     elif name == "times":
@@ -121,6 +123,8 @@ def _percent(part: float | None, whole: float | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if not rows:
+        return
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     for row in (head, *rows):
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
