@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +36,10 @@ if importlib.util.find_spec("llmc") is None:  # a bare machine, where nothing wa
 from parts import Background, Outcome, Part, Run  # noqa: E402  (the path is set above)
 from prepare import MODELS, PREPARED  # noqa: E402
 from records import Item  # noqa: E402
+from report import Report, bandwidth, rate  # noqa: E402
 from tables import show  # noqa: E402
 
 Expect = Callable[[str, Item], None]
-FORMAT = 2
 EMULATED = {"sm_80": "a100", "sm_89": "l40s", "sm_90a": "h100"}
 # Seconds that each part may take of 450, which is --minutes; models share what is left.
 SHARES = {"limits": 60.0, "primitives": 60.0, "kernels": 110.0, "times": 75.0}
@@ -52,67 +51,6 @@ SERIAL_SECONDS = 30.0  # of looking for the kernel that a model died of
 MINUTES = 7.5
 LIMITS = {"bytes": 1 << 30, "rounds": 20000, "repeats": 10}
 SCRATCH_BYTES = 24 << 30  # of the three engines together, and some room
-
-
-@dataclass
-class Report:
-    """The document, as it is so far, and where it lies. Parts by name."""
-
-    out: Path
-    seed: int
-    tiny: bool
-    start: float
-    parts: dict[str, Outcome] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)  # what never became a part, and why
-    expected: tuple[str, ...] = ()  # parts that a complete report has
-
-    @property
-    def limits(self) -> dict[str, Item]:
-        return self.parts["limits"].items if "limits" in self.parts else {}
-
-    @property
-    def path(self) -> Path:
-        name = re.sub(r"\W+", "-", str(self.limits.get("card", {}).get("name", "no-card"))).strip("-").lower()
-        return self.out / f"{name}{'-emulated' if self.tiny else ''}.json"
-
-    @property
-    def wrong(self) -> int:
-        """Items with a wrong result, and those that ended their process."""
-        outcomes = self.parts.values()
-        return sum(len(o.errors) + sum(bool(i.get("error")) for i in o.items.values()) for o in outcomes)
-
-    @property
-    def complete(self) -> bool:
-        checked = all(not i.get("not_checked") for o in self.parts.values() for i in o.items.values())
-        return checked and not self.notes and all(n in self.parts and self.parts[n].complete for n in self.expected)
-
-    @property
-    def verdict(self) -> str:
-        missing = [f"{name} ({why})" for name, why in self.notes.items()]
-        missing += [name for name in self.expected if name not in self.parts and name not in self.notes]
-        missing += [name for name, o in self.parts.items() if not o.complete]
-        wrong = f"{self.wrong} WRONG" if self.wrong else "nothing wrong"
-        return f"{wrong}; " + (f"INCOMPLETE: {', '.join(missing)}" if missing else "complete")
-
-    def write(self) -> None:
-        """All of it, or what was there before."""
-        from llmc.codegen.cuda.roofline import ASSUMED
-
-        content = {
-            "format": FORMAT,
-            "tiny": self.tiny,
-            "seed": self.seed,
-            "seconds": round(time.monotonic() - self.start, 1),
-            "complete": self.complete,
-            "wrong": self.wrong,
-            "notes": self.notes,
-            "assumptions_of_predictions": asdict(ASSUMED),
-            "parts": {name: outcome.plain() for name, outcome in self.parts.items()},
-        }
-        self.out.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(content, indent=1) + "\n")
-        temporary.replace(self.path)
 
 
 @dataclass(frozen=True)
@@ -149,15 +87,6 @@ class Session:
         return outcome
 
 
-def bandwidth(limits: Mapping[str, Item]) -> float:
-    """The larger of reading and copying: no kernel was seen to move more."""
-    return max((limits[key]["bytes_per_second"] for key in ("copy", "read") if key in limits), default=0.0)
-
-
-def rate(limits: Mapping[str, Item]) -> float:
-    return float(limits["matrix"]["operations_per_second"]) if "matrix" in limits else 0.0
-
-
 def gpu_of(card: str, arch: str) -> str:
     """Which of the GPUs that engines are built for this card is, by its name, or is most like, by its architecture."""
     from llmc.codegen.cuda.gpus import GPUS
@@ -186,7 +115,7 @@ class Asked:
         return not self.only or bool(words & set(self.only))
 
 
-def report(asked: Asked, env: Mapping[str, str], twins: Callable[[Path], Mapping[str, str]]) -> Report:
+def measure(asked: Asked, env: Mapping[str, str], twins: Callable[[Path], Mapping[str, str]]) -> Report:
     """Everything, in order of importance: a card that computes wrongly is not worth timing.
 
     env: of parts that launch kernels of ours; twins: of those that run an engine's, given its folder.
@@ -266,25 +195,28 @@ def _model(
 
 
 def _expectations(found: Report, engine: Path, target: str) -> Expect:
-    """Adds floor_s and expected_s to the items of a model."""
+    """Adds floor_s and expected_s to the items of a model: a limit that was not measured is the data sheet's."""
     from expectations import Expectations, Measured, card_as_measured
 
     from llmc.codegen.cuda.gpus import GPUS
 
-    limits = found.limits
-    card, upload = limits["card"], limits.get("upload", {}).get("bytes_per_second", 0.0)
-    measured = Measured(bandwidth(limits), upload, rate(limits))
-    gpu = card_as_measured(GPUS[target], card["sms"], card["l2_bytes"], measured)
-    of = Expectations(engine, GPUS[target], gpu, measured)
+    gpu, card = GPUS[target], found.limits["card"]
+    assert gpu.peaks.bf16 is not None
+    upload = found.limits.get("upload", {}).get("bytes_per_second", 0.0)
+    measured = Measured(bandwidth(found.limits) or gpu.bandwidth, upload, rate(found.limits) or gpu.peaks.bf16)
+    of = Expectations(engine, gpu, card_as_measured(gpu, card["sms"], card["l2_bytes"], measured), measured)
 
     def expect(key: str, item: Item) -> None:
-        match key.split():
-            case ["cold", "start"]:
-                item |= asdict(of.cold_start())
-            case ["TPOT,", "batch", batch]:
-                item |= asdict(of.tpot(int(batch), item["context"]))
-            case ["TTFT,", tokens, "tokens"]:
-                item |= asdict(of.ttft(int(tokens)))
+        try:
+            match key.split():
+                case ["cold", "start"]:
+                    item |= asdict(of.cold_start())
+                case ["TPOT,", "batch", batch]:
+                    item |= asdict(of.tpot(int(batch), item["context"]))
+                case ["TTFT,", tokens, "tokens"]:
+                    item |= asdict(of.ttft(int(tokens)))
+        except Exception as error:  # what was measured is worth more than what was expected
+            item["no_expectation"] = f"{type(error).__name__}: {error}"
 
     return expect
 
@@ -341,9 +273,9 @@ def main() -> int:
         asked = Asked(args.out, args.seed, args.minutes, prepared, Path(scratch), models, only, bool(args.emulate))
         if args.emulate:
             with emulated(args.emulate, args.models, args.prepared) as (prepared, env, twins):
-                found = report(replace(asked, prepared=prepared), env, twins)
+                found = measure(replace(asked, prepared=prepared), env, twins)
         else:
-            found = report(asked, os.environ, lambda engine: os.environ)
+            found = measure(asked, os.environ, lambda engine: os.environ)
     found.write()
     print(f"{time.monotonic() - found.start:.0f} s in all; wrote {found.path.name}; {found.verdict}")
     return int(bool(found.wrong) or not found.complete)
