@@ -43,9 +43,9 @@ Expect = Callable[[str, Item], None]
 EMULATED = {"sm_80": "a100", "sm_89": "l40s", "sm_90a": "h100"}
 # Seconds that each part may take of 450, which is --minutes; models share what is left.
 SHARES = {"limits": 60.0, "primitives": 60.0, "kernels": 110.0, "times": 75.0}
-# Seconds without a word after which a part is taken for hung. Checks are quick; a case that is timed may be computed on
-# the host for a while, an engine of 16 GB loaded.
-PATIENCE = {"limits": 60.0, "primitives": 20.0, "kernels": 20.0, "times": 60.0, "model": 60.0}
+# Seconds without a word after which a part is taken for hung. Checks are quick, but for one that first compiles the
+# CPU's sampling; a case that is timed may be computed on the host for a while, an engine of 16 GB loaded.
+PATIENCE = {"limits": 60.0, "primitives": 20.0, "kernels": 30.0, "times": 60.0, "model": 60.0}
 EMULATED_PATIENCE = 900.0
 SERIAL_SECONDS = 30.0  # of looking for the kernel that a model died of
 MINUTES = 7.5
