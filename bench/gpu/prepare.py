@@ -8,8 +8,10 @@ A few MB for each model, from the config.json's in bench/configs; no weights, wh
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -51,6 +53,25 @@ def hollow_path(prepared: Path, target: str, model: str) -> Path:
     return prepared / "engines" / target / model
 
 
+def code_digest(root: Path = HERE.parents[1]) -> str:
+    """Of all sources that decide what an engine is. It is kept beside an engine, which does not say itself."""
+    digest = hashlib.sha256()
+    for layer in ("compiler", "passes", "codegen", "templates/cuda", "runtime"):
+        for path in sorted(p for p in (root / layer).rglob("*") if p.suffix in (".py", ".cuh", ".j2")):
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _digest_file(engine: Path) -> Path:
+    return engine.with_name(f"{engine.name}.sources")
+
+
+def is_of_this_checkout(engine: Path) -> bool:
+    """Whether a hollow engine was prepared from the sources that are here now."""
+    file = _digest_file(engine)
+    return file.is_file() and file.read_text() == code_digest()
+
+
 def find_prepared(prepared: Path, target: str, model: str) -> Path | None:
     """The hollow engine for a GPU, or for another that runs the same code, whose kernels were chosen by its figures."""
     arch = GPUS[target].arch
@@ -81,6 +102,7 @@ def prepare_engine(model: str, prepared: Path, target: str, tiny: bool) -> Path:
             hollow=True,
         )
         build(options, _Quiet())
+    _digest_file(out).write_text(code_digest())
     return out
 
 
@@ -106,6 +128,7 @@ def engine_for(model: str, prepared: Path, target: str, scratch: Path, tiny: boo
         "error": "",
         "built_for": manifest.targets[0].name,
         "made_here": made_here,
+        "old": not is_of_this_checkout(hollow),
         "make_s": made - start,
         "fill_s": time.monotonic() - made,
         "bytes": sum(file.bytes for file in manifest.files.values()),
@@ -133,16 +156,18 @@ def sources(arch: str, tiny: bool) -> Iterator[str]:
 
 
 def prepare_cubins(prepared: Path, arch: str, tiny: bool) -> int:
-    """Compiles what is not there yet; how many there are."""
-    from card import cubin_of, cubin_path
+    """Compiles what neither lies there nor in the user's cache; how many there are."""
+    from card import cubin_path
+
+    from llmc.codegen.cuda.nvrtc import cached_cubin
+    from llmc.emulator.build import cache_dir
 
     def one(source: str) -> None:
         path = cubin_path(prepared / "cubins", source, arch)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
-            cubin = cubin_of(source, arch)
-            path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_bytes(cubin)
+            shutil.copyfile(cached_cubin(source, arch, cache_dir() / "cubins"), temporary)
             temporary.replace(path)
 
     wanted = list(dict.fromkeys(sources(arch, tiny)))

@@ -22,6 +22,9 @@ def show(name: str, outcome: Mapping[str, Any], limits: Mapping[str, float]) -> 
     for key, item in items.items():
         if item.get("not_checked"):
             yield f"  NOT CHECKED {key}: {item['not_checked']}"
+    for key, item in items.items():
+        if item.get("old"):
+            yield f"  OLD {key}: prepared from other sources than these; prepare.py makes it anew"
     if left := outcome["left_out"]:
         more = f"; and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         yield f"  LEFT OUT {'; '.join(left[:SHOWN])}{more}"

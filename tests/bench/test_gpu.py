@@ -69,7 +69,8 @@ def test_the_report_is_complete_and_finds_nothing_wrong(prepared: Path, tmp_path
     timed = {name: item for name, item in parts["times"].items() if name != "libraries"}
     assert len(parts["kernels"]) == len(timed) and all(r["seconds"] and r["bytes"] for r in timed.values())
     check_model(parts["model Qwen3-0.6B"])
-    assert parts["engines"]["Qwen3-0.6B"]["made_here"] is False
+    engine = parts["engines"]["Qwen3-0.6B"]
+    assert engine["made_here"] is False and engine["old"] is False and engine["built_for"] == "h100"
     for text in (
         "TPOT, batch 2",
         "TTFT, 40 tokens",

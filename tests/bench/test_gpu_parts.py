@@ -123,6 +123,26 @@ def test_an_engine_that_cannot_be_made_is_an_item_that_says_why(
     assert item == {"error": "no M for h200 is prepared; here: ModuleNotFoundError: No module named 'transformers'"}
 
 
+def test_an_engine_of_other_sources_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(GPU))
+    import prepare
+
+    (tmp_path / "codegen").mkdir()
+    source = tmp_path / "codegen" / "model.py"
+    source.write_text("a = 1\n")
+    before = prepare.code_digest(tmp_path)
+    (tmp_path / "codegen" / "notes.txt").touch()
+    assert prepare.code_digest(tmp_path) == before
+    source.write_text("a = 2\n")
+    assert prepare.code_digest(tmp_path) != before
+    engine = tmp_path / "engine"
+    assert not prepare.is_of_this_checkout(engine)
+    (tmp_path / "engine.sources").write_text(before)
+    assert not prepare.is_of_this_checkout(engine)
+    (tmp_path / "engine.sources").write_text(prepare.code_digest())
+    assert prepare.is_of_this_checkout(engine)
+
+
 def test_an_engine_for_a_like_gpu_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(GPU))
     from prepare import find_prepared, hollow_path
