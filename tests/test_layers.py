@@ -28,6 +28,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "llmc.runtime.manifest",
         "llmc.runtime.staging",
     ),
+    # an engine that is finished where it runs
+    "llmc.codegen.hollow": (
+        "llmc.codegen",
+        "llmc.compiler.ir",
+        "llmc.runtime.artifact",
+        "llmc.runtime.errors",
+        "llmc.runtime.manifest",
+        "llmc.runtime.staging",
+        "llmc.runtime.strict_json",
+    ),
     "llmc.codegen.cuda": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.cuda.plan", "llmc.runtime.manifest"),
     "llmc.emulator": ("llmc.emulator",),
     "llmc.compiler": ("llmc",),
