@@ -31,6 +31,7 @@ _SAMPLE = [
         (4096, 4096, 128, 128),
     )
 ]
+SAMPLE_EDGES: tuple[KernelParams, Shape] = (SampleParams(1000, 1000, 64, 64), {"rows": 0, "behind": 0})
 
 
 def quick() -> list[tuple[KernelParams, Shape]]:
@@ -45,7 +46,8 @@ def quick() -> list[tuple[KernelParams, Shape]]:
         for d in (64, 128)
         for t, h, kv in ((1, 1, 1), (2, 4, 2), (5, 9, 3), (16, 3, 1), (17, 2, 2), (33, 1, 1))
     ]
-    cases += [(p, {"rows": 5, "behind": 1}) for p in _SAMPLE]
+    cases += [(p, {"rows": 5, "behind": 1 - i % 2}) for i, p in enumerate(_SAMPLE)]
+    cases += [SAMPLE_EDGES]
     return cases
 
 
