@@ -218,14 +218,15 @@ struct Sampler {
   static LLMC_DEVICE int draw(Shared& s, const SampleRow& row, const float* x, float largest) {
     const int scale = scale_of(s.total);
     const bool by_rank = row.top_k > 0 && row.top_k < VALID, by_sum = row.top_p < 1.0f;
+    const bool by_weight = row.min_p >= kLikely;
     const u64 whole = reaching(double(row.top_p) * s.total * two_to(scale));
     Tokens tokens{x, 0, VALID, largest, row.temperature, scale};
     Kept kept = all_kept();
     const int listed = s.select.listed;
-    if (listed <= LIST && (by_rank || by_sum || row.min_p >= kLikely)) {  // do the filters leave likely tokens alone?
+    if (listed <= LIST && (by_rank || by_sum || by_weight)) {  // do the filters leave likely tokens alone?
       const Tokens likely{nullptr, 0, listed, largest, row.temperature, scale};
       const bool within = by_rank ? row.top_k <= likely.end
-                          : row.min_p >= kLikely || Select::kept_weight(s.select, likely, kept) >= whole;
+                          : by_weight || Select::kept_weight(s.select, likely, kept) >= whole;
       if (within) tokens = likely;
     }
     Place chosen{};

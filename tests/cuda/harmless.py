@@ -83,7 +83,7 @@ HARMLESS: dict[tuple[str, int, str], str] = {
         "sample.cuh",
         0,
         "float v = flushed(raw «>» 0.0f ? raw / row.repetition_penalty : raw * row.repetition_penalty);",
-    ): "zero divided by a penalty, which is neither 0 nor infinite, is the zero it is multiplied with it",
+    ): "zero divided by a penalty (1e-6 to 1e6) is the zero that their product is",
     (
         "sample.cuh",
         0,
@@ -102,23 +102,14 @@ HARMLESS: dict[tuple[str, int, str], str] = {
     (
         "sample.cuh",
         0,
-        "if (listed «<=» LIST && (by_rank || by_sum || row.min_p >= kLikely)) {  // do the filters leave likely tokens alone?",
-    ): _ALL,
-    (
-        "sample.cuh",
-        0,
-        "if (listed <= LIST && (by_rank || by_sum || row.min_p «>=» kLikely)) {  // do the filters leave likely tokens alone?",
+        "if (listed «<=» LIST && (by_rank || by_sum || by_weight)) {  // do the filters leave likely tokens alone?",
     ): _ALL,
     ("sample.cuh", 0, "const bool within = by_rank ? row.top_k «<=» likely.end"): _ALL,
+    ("sample.cuh", 0, "const bool by_weight = row.min_p «>=» kLikely;"): _ALL,
     (
         "sample.cuh",
         0,
-        ": row.min_p «>=» kLikely || Select::kept_weight(s.select, likely, kept) >= whole;",
-    ): _ALL,
-    (
-        "sample.cuh",
-        0,
-        ": row.min_p >= kLikely || Select::kept_weight(s.select, likely, kept) «>=» whole;",
+        ": by_weight || Select::kept_weight(s.select, likely, kept) «>=» whole;",
     ): _ALL,
     (
         "selection.cuh",

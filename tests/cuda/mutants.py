@@ -110,15 +110,19 @@ class Mutant:
         return "".join(lines)
 
 
+def mutants_of(source: Source) -> Iterator[Mutant]:
+    for number, row in enumerate(source.text.splitlines(), 1):
+        code = row.split("//")[0]
+        if NOT_A_BOUND.search(row):
+            continue
+        if not re.match(r"\s*(static )?LLMC_DEVICE", code):  # else it declares one
+            for m in SYNC.finditer(code):
+                used = "=" in code[: m.start()]
+                yield Mutant(source.name, number, m.start(), m[0], "0u" if used else "(void)0", Kind.SYNC)
+        for m in BOUND.finditer(code):
+            yield Mutant(source.name, number, m.start() + 1, m[1], SHIFT[m[1]], Kind.BOUND)
+
+
 def mutants() -> Iterator[Mutant]:
     for source in sources().values():
-        for number, row in enumerate(source.text.splitlines(), 1):
-            code = row.split("//")[0]
-            if NOT_A_BOUND.search(row):
-                continue
-            if not re.match(r"\s*(static )?LLMC_DEVICE", code):  # else it declares one
-                for m in SYNC.finditer(code):
-                    used = "=" in code[: m.start()]
-                    yield Mutant(source.name, number, m.start(), m[0], "0u" if used else "(void)0", Kind.SYNC)
-            for m in BOUND.finditer(code):
-                yield Mutant(source.name, number, m.start() + 1, m[1], SHIFT[m[1]], Kind.BOUND)
+        yield from mutants_of(source)
