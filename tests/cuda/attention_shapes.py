@@ -92,6 +92,7 @@ def _single(contexts: tuple[int, ...]) -> Shape:
 PREFILL_CASES: list[tuple[KernelParams, Shape]] = [
     *[_prefill(*case) for case in PREFILL],
     _prefill("smollm", (50, 3, 7, 20), (1, 2, 1, 20), min_tokens=2),
+    _prefill("multi-query", (90, 1), (2, 1), min_tokens=2),  # a tile without work
 ]
 DECODE_CASES: list[tuple[KernelParams, Shape]] = [
     (DecodeAttentionParams(LAYERS[name]), _single(contexts)) for name, contexts in DECODE
@@ -120,7 +121,7 @@ ATTENTION_MUTATED: dict[str, list[tuple[KernelParams, Shape]]] = {
         _prefill("sinking", (142, 3), (20, 2)),  # windows that begin with a block's last position
         _prefill("narrow", (64, 3), (10, 3)),
         _prefill("smollm", (50, 3, 7, 20), (1, 2, 1, 20), min_tokens=2),
-        _prefill("multi-query", (150, 1), (2, 1)),
+        _prefill("multi-query", (150, 1), (2, 1), min_tokens=2),  # a tile without work
         _prefill("plain f16", (33, 5, 1, 70), (33, 0, 1, 3)),
         _prefill("alibi", (64,), (64,)),
     ],

@@ -82,7 +82,7 @@ def static_proof(params: KernelParams, lab: Lab) -> str:
         build_twin(text, [lab.headers], checked=False)
         compiled = compile_cubin(text, target.arch, files=headers(lab.headers))
     except (BuildError, CompileError) as e:
-        return str(e)
+        return next((line for line in str(e).splitlines() if "error" in line), str(e))
     return compiled.log or "; ".join(sass.violations(compiled.cubin, "kernel", params.budget(target)))
 
 
