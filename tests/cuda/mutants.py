@@ -52,7 +52,7 @@ BODIES = (
     rows.layer_norm(768),
     rows.rms_norm(4096),
     rows.embedding(1000, 576, 32),
-    rows.queries_keys_values(16, 8, 128, norms=True),
+    rows.queries_keys_values(32, 16, 16, norms=True),
     rows.queries_keys_values(4, 4, 64, norms=False, style="interleaved", turned=32),
     rows.sampled(576),
 )

@@ -4,7 +4,7 @@ caught. mutate.py counts them with the kernels' mutants."""
 from __future__ import annotations
 
 import pytest
-from two_streams import HARMLESS, ORDERINGS, SCHEDULES, verdict
+from two_streams import ORDERINGS, SCHEDULES, verdict
 
 from llmc.emulator.session import Emulator
 
@@ -17,4 +17,4 @@ def test_the_whole_program_is_clean(emulator: Emulator) -> None:
 def test_ordering_left_out_is_caught(emulator: Emulator, left_out: str) -> None:
     caught = [how for how in verdict(emulator, left_out, SCHEDULES) if how]
     print(f"{left_out}: caught in {len(caught)} of {len(SCHEDULES)} schedules: {caught[:1]}")
-    assert bool(caught) != (left_out in HARMLESS)
+    assert caught
