@@ -10,6 +10,7 @@ from llmc.compiler.ir.dims import Poly
 from llmc.compiler.ir.graph import Graph, IRError, Node, Value
 from llmc.compiler.ir.ops.constant import Weight
 from llmc.compiler.ir.types import TensorType
+from llmc.runtime.plan import Arena, Buffer
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,19 @@ class PlacedValues:
     nodes: tuple[Node, ...]
     names: dict[Value, str]
     memory: MemoryPlan
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Those that lie in the arena, as a plan has them."""
+        return tuple(
+            Buffer(p.life.name, str(value.type), p.life.rows.value, p.life.row_bytes, p.offset)
+            for value, name in self.names.items()
+            if (p := self.memory.placements.get(name)) is not None
+        )
+
+    @property
+    def arena(self) -> Arena:
+        return Arena(self.memory.per_token, self.memory.per_row)
 
 
 def place_values(graph: Graph, row_bytes: Mapping[Value, int], region: Mapping[str, RowKind]) -> PlacedValues:

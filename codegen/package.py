@@ -71,17 +71,22 @@ def write_engine(out: Path, contents: Contents, reader: SourceReader, progress: 
     `progress` is told the weight bytes just written. Raises OutputOccupied when `out` exists and is no engine.
     """
     with atomic_folder(out, is_engine) as folder:
-        for part in contents.parts:
-            part.write_kernels(folder)
-            plans = folder / part.entry.plans
-            plans.mkdir(parents=True)
-            for name, text in part.plans.items():
-                (plans / f"{name}.json").write_text(text)
-            (plans / "graph.llmc").write_text("\n".join(print_graph(g) for g in part.entries))
-        for name, text in contents.texts.items():
-            (folder / name).write_text(text)
+        write_files(folder, contents)
         write_weights(folder / WEIGHTS, contents.weights, reader, progress)
-        return seal(folder, _manifest(contents))
+        return seal(folder, manifest_of(contents))
+
+
+def write_files(folder: Path, contents: Contents) -> None:
+    """Everything but weights and manifest: kernels, plans, graphs, texts."""
+    for part in contents.parts:
+        part.write_kernels(folder)
+        plans = folder / part.entry.plans
+        plans.mkdir(parents=True)
+        for name, text in part.plans.items():
+            (plans / f"{name}.json").write_text(text)
+        (plans / "graph.llmc").write_text("\n".join(print_graph(g) for g in part.entries))
+    for name, text in contents.texts.items():
+        (folder / name).write_text(text)
 
 
 def cpu_part(
@@ -153,7 +158,8 @@ def _write_once(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _manifest(contents: Contents) -> Manifest:
+def manifest_of(contents: Contents) -> Manifest:
+    """Of no files yet."""
     facts = contents.facts
     return Manifest(
         producer=facts.producer,

@@ -13,19 +13,7 @@ from llmc.codegen.memory import MemoryPlan, RowKind
 from llmc.compiler.ir.graph import Graph, Node, Value
 from llmc.compiler.ir.ops.attention import PagedAttention
 from llmc.compiler.ir.types import CacheType
-
-PLAN_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """An intermediate value: [T or R rows] of `type`, at base + max_rows * offset."""
-
-    name: str
-    type: str
-    rows: str
-    row_bytes: int
-    offset: int
+from llmc.runtime.plan import FORMAT, Arena, Buffer
 
 
 @dataclass(frozen=True)
@@ -50,15 +38,14 @@ class Plan:
     launches: tuple[Launch, ...]
     nodes: tuple[Node, ...]
     names: dict[Value, str]
-    per_token: int
-    per_row: int
+    arena: Arena
 
     def to_json(self) -> str:
         """Stable, indented JSON of everything but the nodes."""
         content: dict[str, Any] = {
-            "format": PLAN_FORMAT,
+            "format": FORMAT,
             "entry": self.entry,
-            "arena": {"bytes_per_token": self.per_token, "bytes_per_row": self.per_row},
+            "arena": dataclasses.asdict(self.arena),
             "buffers": [dataclasses.asdict(b) for b in self.buffers],
             "launches": [dataclasses.asdict(launch) for launch in self.launches],
         }
@@ -93,12 +80,7 @@ def make_plan(
                 sync,
             )
         )
-    buffers = [
-        Buffer(p.life.name, str(value.type), p.life.rows.value, p.life.row_bytes, p.offset)
-        for value, name in names.items()
-        if (p := memory.placements.get(name)) is not None
-    ]
-    return Plan(graph.name, tuple(buffers), tuple(launches), nodes, names, memory.per_token, memory.per_row)
+    return Plan(graph.name, placed.buffers, tuple(launches), nodes, names, placed.arena)
 
 
 def _dependencies(nodes: tuple[Node, ...]) -> list[tuple[int, ...]]:

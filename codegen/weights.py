@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy.typing as npt
 
 from llmc.codegen.packing import PANEL, pack_stream, round_bf16, round_up
 from llmc.codegen.weight_formats import stored_bytes, weight_format
-from llmc.compiler.ir.graph import IRError
+from llmc.compiler.ir.graph import Graph, IRError
 from llmc.compiler.ir.ops.constant import (
     Apply,
     Interleave,
@@ -22,6 +24,7 @@ from llmc.compiler.ir.ops.constant import (
     Pack,
     QuantizeChannels,
     Source,
+    Weight,
     WeightExpr,
 )
 from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
@@ -33,6 +36,12 @@ Array = npt.NDArray[np.generic]
 DATA_ALIGNMENT = 4096
 TENSOR_ALIGNMENT = 128  # 32 floats: kernels load the channel scales of whole panels
 CHUNK_VALUES = 2 << 20  # of the widest value that a piece is computed from: 8 MB in float32, and a few temporaries
+
+
+def weight_exprs(entries: Iterable[Graph]) -> list[WeightExpr]:
+    """What the weights of some entries (prefill, decode) are made of, in the order that the last one reads them."""
+    graphs = list(entries)
+    return list(dict.fromkeys(n.op.expr for g in reversed(graphs) for n in g.nodes if isinstance(n.op, Weight)))
 
 
 class SourceReader(Protocol):
@@ -95,6 +104,20 @@ def write_weights(
     path: Path, placed: Sequence[PlacedWeight], reader: SourceReader, progress: Callable[[int], None]
 ) -> None:
     """Stream all weights to a safetensors file (packed bytes as U8). `progress` is told the bytes just written."""
+    write_pieces(path, placed, lambda expr: stored(expr, reader), progress)
+
+
+def write_pieces(
+    path: Path,
+    placed: Sequence[PlacedWeight],
+    pieces: Callable[[WeightExpr], Iterator[npt.NDArray[np.uint8]]],
+    progress: Callable[[int], None],
+    workers: int = 1,
+) -> None:
+    """Write a weights file of the bytes that `pieces` gives for each weight, `workers` weights at a time.
+
+    `pieces` is called by several threads where there are several workers; `progress` is not.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "llmc"}}
     for weight in placed:
         span = [weight.offset, weight.offset + weight.num_bytes]
@@ -103,13 +126,34 @@ def write_weights(
     text += b" " * (-(len(text) + 8) % DATA_ALIGNMENT)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for weight in placed:
-            written = 0
-            for piece in stored(weight.expr, reader):
-                file.write(piece.data)
-                written += piece.nbytes
-                progress(piece.nbytes)
-            file.write(bytes(weight.num_bytes - written))
+        data = file.tell()
+        file.truncate(data + (placed[-1].offset + placed[-1].num_bytes if placed else 0))
+        file.flush()
+
+        def write(weight: PlacedWeight) -> Iterator[int]:
+            """The bytes of each piece, when it is written; what is left up to the next weight is zero already."""
+            at = data + weight.offset
+            for piece in pieces(weight.expr):
+                write_at(file.fileno(), piece, at)
+                at += piece.nbytes
+                yield piece.nbytes
+
+        if workers == 1:
+            for weight in placed:
+                for num_bytes in write(weight):
+                    progress(num_bytes)
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            for num_bytes in pool.map(lambda weight: sum(write(weight)), placed):
+                progress(num_bytes)
+
+
+def write_at(descriptor: int, data: npt.NDArray[np.uint8], at: int) -> None:
+    """All of `data` at a position of a file. Raises OSError."""
+    left = data.data
+    while left:
+        done = os.pwrite(descriptor, left, at)
+        left, at = left[done:], at + done
 
 
 def stored(expr: WeightExpr, reader: SourceReader) -> Iterator[npt.NDArray[np.uint8]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from llmc.codegen.cpu.measured_limits import read_limits
+from llmc.codegen.hollow import is_hollow, write_hollow
 from llmc.codegen.package import Contents, Facts, to_json, write_engine
-from llmc.codegen.weights import PlacedWeight, place_weights, sources
+from llmc.codegen.weights import PlacedWeight, place_weights, sources, weight_exprs
 from llmc.compiler.backends import Backend, Lowered, backend_of
 from llmc.compiler.capture.capture import Captured, capture
 from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.constant import Origin, Source, Weight, WeightExpr
+from llmc.compiler.ir.ops.constant import Origin, Source
 from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
 from llmc.compiler.ir.parser import ParseError
 from llmc.compiler.ir.printer import print_graph
@@ -25,6 +26,7 @@ from llmc.compiler.report import build_report, roofline_of
 from llmc.compiler.report_page import render_page
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
+from llmc.compiler.sources.shapes import open_shapes
 from llmc.compiler.targets import find_target
 from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
@@ -47,7 +49,8 @@ class BuildError(Exception):
 class BuildOptions:
     """What to build. `target`: one or several, with commas. `passes`: changes to the pipeline (passes/pipeline.py).
     `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every
-    stage. `limits`: what bench/cpu/limits.py measured on the CPU target, for the report."""
+    stage. `limits`: what bench/cpu/limits.py measured on the CPU target, for the report. `hollow`: of the model's
+    config.json alone, without weights, which are filled in where the engine runs (codegen/hollow.py)."""
 
     model: str
     out: Path
@@ -59,6 +62,7 @@ class BuildOptions:
     passes: str = ""
     dump_ir: Path | None = None
     limits: Path | None = None
+    hollow: bool = False
 
 
 class Progress(Protocol):
@@ -74,13 +78,13 @@ class Progress(Protocol):
 def build(options: BuildOptions, progress: Progress) -> Manifest:
     """Build an engine. Raises SourceError, CaptureError, IRError, BuildError, ToolchainError, TargetError or
     OutputOccupied; then nothing is left at `out` that was not there before."""
-    check_output(options.out.absolute(), is_engine)
+    check_output(options.out.absolute(), is_hollow if options.hollow else is_engine)
     backends = _backends(options)
     measured = read_limits(options.limits) if options.limits else None
     if measured is not None:
         measured.check([find_target(name) for name in backends])
     progress.stage("reading the model")
-    source = open_source(options.model)
+    source = open_shapes(Path(options.model)) if options.hollow else open_source(options.model)
     limits = _limits(options, source)
     pipelines = {layout: _pipeline(options, source, layout) for layout in {b.layout: None for b in backends.values()}}
     progress.stage("capturing the graph")
@@ -94,7 +98,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         for layout, pipeline in pipelines.items()
     }
     progress.stage("generating kernels")
-    exprs = {layout: _weights(found) for layout, found in entries.items()}
+    exprs = {layout: weight_exprs(found) for layout, found in entries.items()}
     placed = place_weights([e for found in exprs.values() for e in found])
     where = {w.expr: w for w in placed}
     parts, reports = [], {}
@@ -119,6 +123,8 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
 
     pages = {"report.json": to_json(report), "report.html": render_page(report)}
     contents = Contents(facts, parts, placed, _texts(source) | pages)
+    if options.hollow:
+        return write_hollow(options.out, contents, captured.buffers)
     return write_engine(options.out, contents, _Reader(captured), advance)
 
 
@@ -128,11 +134,6 @@ def _backends(options: BuildOptions) -> dict[str, Backend]:
     if len(set(names)) != len(names):
         raise BuildError(f"--target {options.target}: a target is named twice")
     return {name: backend_of(find_target(name), options.scheme) for name in names}
-
-
-def _weights(entries: Sequence[Graph]) -> list[WeightExpr]:
-    """In the order that decode reads them."""
-    return list(dict.fromkeys(n.op.expr for g in reversed(entries) for n in g.nodes if isinstance(n.op, Weight)))
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,14 @@ def _pipeline(options: BuildOptions, source: ModelSource, layout: WeightLayout) 
         raise BuildError(str(error)) from error
 
 
+def _version(package: str) -> str:
+    """Of an installed package; llmc may run from a checkout that is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
 def _facts(
     options: BuildOptions,
     limits: Limits,
@@ -205,7 +214,7 @@ def _facts(
     vocab_size = int(str(sample.inputs[0].tensor.shape[1]))
     parameters = {s for w in placed for s in sources(w.expr) if s.origin is Origin.PARAMETER}
     bos = generation.bos if generation.bos is not None else (tokenizer.bos if tokenizer else None)
-    versions = {name: importlib.metadata.version(name) for name in ("llmc", "transformers", "torch")}
+    versions = {name: _version(name) for name in ("llmc", "transformers", "torch")}
     return Facts(
         producer={**versions, "toolchain": ", ".join(dict.fromkeys(b.toolchain for b in backends))},
         model=ModelSummary(

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from llmc.codegen.buffers import place_values
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.cpu.storage import CpuStorage
+from llmc.codegen.cuda.assumptions import ASSUMED
 from llmc.codegen.cuda.gpus import Gpu
-from llmc.codegen.cuda.roofline import ASSUMED, Estimate, estimate, machine
+from llmc.codegen.cuda.roofline import Estimate, Launched, machine
 from llmc.codegen.cuda.storage import CudaStorage
 from llmc.codegen.memory import RowKind
 from llmc.codegen.roofline import Machine, floor, memory_bytes
@@ -103,6 +104,7 @@ class TargetModel:
 
     def __init__(self, target: Target, limits: MeasuredLimits | None) -> None:
         self.target = target
+        self._launched: dict[Graph, Launched] = {}
         self.storage: Storage = CudaStorage() if isinstance(target, Gpu) else CpuStorage()
         self.machine: Machine | None = None
         if isinstance(target, Gpu):
@@ -110,9 +112,13 @@ class TargetModel:
         elif limits is not None:
             self.machine = limits.machine(target)
 
-    def estimate(self, node: Node, work: Work, step: Step) -> Estimate | None:
+    def estimate(self, graph: Graph, node: Node, work: Work, step: Step) -> Estimate | None:
         """None on a CPU: there is no model of it beyond its floors."""
-        return estimate(node, work, step, self.target) if isinstance(self.target, Gpu) else None
+        if not isinstance(self.target, Gpu):
+            return None
+        if graph not in self._launched:
+            self._launched[graph] = Launched(graph, self.target)
+        return self._launched[graph].estimate(node, work, step)
 
     @property
     def usable_bytes(self) -> int | None:
@@ -213,7 +219,7 @@ def _total(graph: Graph, steps: Iterable[Step], model: TargetModel) -> Total:
     groups: dict[tuple[str, str, str], list[Kernel]] = {}
     for step, times in counts.items():
         for node in kernels(graph):
-            kernel = _kernel(node, costing.work(node, step), step, times, model)
+            kernel = _kernel(graph, node, costing.work(node, step), step, times, model)
             groups.setdefault((kernel.op, kernel.shape, kernel.where), []).append(kernel)
     joined = tuple(_join(group) for group in groups.values())
     floor_s, expected_s = _sum(k.floor_s for k in joined), _sum(k.expected_s for k in joined)
@@ -227,9 +233,9 @@ def _total(graph: Graph, steps: Iterable[Step], model: TargetModel) -> Total:
     )
 
 
-def _kernel(node: Node, work: Work, step: Step, times: int, model: TargetModel) -> Kernel:
+def _kernel(graph: Graph, node: Node, work: Work, step: Step, times: int, model: TargetModel) -> Kernel:
     least = floor(work, model.machine) if model.machine else None
-    expected = model.estimate(node, work, step)
+    expected = model.estimate(graph, node, work, step)
     cache = model.machine.cache_bytes if model.machine else 0
     return Kernel(
         op=node.op.mnemonic(),

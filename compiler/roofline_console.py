@@ -13,7 +13,7 @@ from rich.table import Table
 
 from llmc.codegen.cpu.measured_limits import read_limits
 from llmc.codegen.cpu.target import TargetError
-from llmc.codegen.cuda.roofline import ASSUMED
+from llmc.codegen.cuda.assumptions import ASSUMED
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.ir.graph import IRError
 from llmc.compiler.ir.ops.kernel import Scheme

@@ -9,7 +9,7 @@ from pathlib import Path
 from llmc.codegen.cpu.target import CpuTarget
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.kernel import Scheme
-from llmc.compiler.ir.parser import parse
+from llmc.compiler.ir.parser import parse_all
 from llmc.compiler.targets import Target
 from llmc.runtime.artifact import is_engine, read_file, read_manifest
 from llmc.runtime.manifest import CPU, CUDA
@@ -74,6 +74,4 @@ def _engine(folder: Path, scheme: Scheme | None) -> Subject:
 
 def read_entries(text: str) -> Entries:
     """The graphs of a graph.llmc by name."""
-    starts = [i for i in range(len(text)) if text.startswith("graph ", i) and (i == 0 or text[i - 1] == "\n")]
-    graphs = [parse(text[a:b]) for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
-    return {g.name: g for g in graphs}
+    return {g.name: g for g in parse_all(text)}

@@ -226,7 +226,8 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def is_engine(folder: Path) -> bool:
-    """Whether the folder looks like an engine of any format: cheap, for deciding what may be replaced."""
+    """Whether a folder says that it is an engine, of whatever format: its manifest alone is looked at, which costs
+    nothing. What reads an engine then checks the rest, and tells what is wrong with it."""
     try:
         plain = _read_plain(folder)
     except (NotAnEngine, ManifestInvalid):

@@ -4,7 +4,7 @@
         print(engine.generate(["Once upon a time"], max_tokens=32)[0].text)
 
 One step is schedule -> prepare -> execute (sampling included) -> commit. One thread drives an engine; nothing
-runs between calls of `step`.
+runs between calls of `step`. A second thread that comes in during a step is refused (runtime/turns.py).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from llmc.runtime.blocks import BlockManager
 from llmc.runtime.chat import ChatTemplate, Message
 from llmc.runtime.commit import Commit
 from llmc.runtime.device import Device, open_device
-from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, RequestError, StepFailed
+from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, StepFailed
 from llmc.runtime.features import Machine
 from llmc.runtime.handle import Live, RequestHandle
 from llmc.runtime.kv_pools import retentions
@@ -37,6 +37,7 @@ from llmc.runtime.sampling import SamplingParams, model_defaults
 from llmc.runtime.schedule import Scheduler
 from llmc.runtime.score import Scorer
 from llmc.runtime.tokenizer import Tokenizer
+from llmc.runtime.turns import Turns
 
 Prompt = str | Sequence[int]
 
@@ -58,7 +59,7 @@ class Engine:
         self._commit = Commit(self._scheduler, self._buffers)
         self._live: dict[Request, Live] = {}
         self._arrivals = 0
-        self._stepping = False
+        self._turns = Turns()
         self._scorer = Scorer(device, self._blocks, self._buffers, self.manifest.model.vocab_size)
 
     @classmethod
@@ -160,6 +161,7 @@ class Engine:
 
         Raises RequestError. An exception that `on_output` raises ends that request alone.
         """
+        self._turns.keep_out_others()
         params = self.sampling(params, **fields)
         ids = self._checked_prompt(prompt, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
@@ -183,19 +185,16 @@ class Engine:
     def step(self) -> bool:
         """Run one step; False if there is nothing to do.
 
-        Raises StepFailed if the device fails. Whatever exception leaves this function, KeyboardInterrupt included,
-        has ended every request as failed: what the cache holds is unknown then, so no answer can be trusted.
+        RequestError inside an output callback, and while another thread drives the engine: the requests go on. Raises
+        StepFailed if the device fails. Whatever other exception leaves this function, KeyboardInterrupt included, has
+        ended every request as failed: what the cache holds is unknown then, so no answer can be trusted.
         """
-        if self._stepping:
-            raise RequestError("the engine cannot be driven from inside an output callback")
-        self._stepping = True
-        try:
-            return self._step()
-        except BaseException as error:
-            self._fail_all(error)
-            raise
-        finally:
-            self._stepping = False
+        with self._turns.turn():
+            try:
+                return self._step()
+            except BaseException as error:
+                self._fail_all(error)
+                raise
 
     def _step(self) -> bool:
         batch = self._scheduler.schedule()
@@ -255,12 +254,14 @@ class Engine:
         `max_rows` allow. Raises RequestError.
         """
         self._check_ids(token_ids)
-        return self._scorer.logits(token_ids, rows, chunks)
+        with self._turns.turn():
+            return self._scorer.logits(token_ids, rows, chunks)
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float64]:
         """Log-probability [n-1] of each token but the first, given those before it. Raises RequestError."""
         self._check_ids(token_ids)
-        return self._scorer.score(token_ids)
+        with self._turns.turn():
+            return self._scorer.score(token_ids)
 
     @property
     def num_free_blocks(self) -> int:
@@ -274,8 +275,9 @@ class Engine:
     def close(self) -> None:
         """End every request as cancelled, stop the threads, unmap the weights.
 
-        Closing again changes nothing.
+        Closing again changes nothing. RequestError while another thread drives the engine.
         """
+        self._turns.keep_out_others()
         for request in list(self._live):
             self._cancel(request)
         self.device.close()
@@ -290,6 +292,7 @@ class Engine:
         self.close()
 
     def _cancel(self, request: Request) -> None:
+        self._turns.keep_out_others()
         live = self._live.get(request)
         if live is not None:
             self._commit.end(live, FinishReason.CANCELLED)

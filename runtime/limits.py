@@ -38,7 +38,7 @@ class LimitPlan:
 def plan_limits(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> LimitPlan:
     """For a CPU target. Raises InvalidParameter outside the envelope, NotEnoughMemory if no KV block fits."""
     step = plan_step(manifest, target, options)
-    threads = within("threads", options.threads, usable_cores(), _MAX_THREADS)
+    threads = within("threads", options.threads, min(usable_cores(), _MAX_THREADS), _MAX_THREADS)
     if options.kv_memory is None:
         budget, source = available_bytes() // 2, "half of the free memory"
     else:

@@ -18,7 +18,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "llmc.runtime": ("llmc.runtime",),
     "llmc.compiler.ir": ("llmc.compiler.ir",),
     "llmc.passes": ("llmc.passes", "llmc.compiler.ir"),
-    "llmc.codegen": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.kv_layout"),
+    "llmc.codegen": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.kv_layout", "llmc.runtime.plan"),
     # the engine's schema is owned by its reader
     "llmc.codegen.package": (
         "llmc.codegen",
@@ -27,6 +27,16 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "llmc.runtime.kv_layout",
         "llmc.runtime.manifest",
         "llmc.runtime.staging",
+    ),
+    # an engine that is finished where it runs
+    "llmc.codegen.hollow": (
+        "llmc.codegen",
+        "llmc.compiler.ir",
+        "llmc.runtime.artifact",
+        "llmc.runtime.errors",
+        "llmc.runtime.manifest",
+        "llmc.runtime.staging",
+        "llmc.runtime.strict_json",
     ),
     "llmc.codegen.cuda": ("llmc.codegen", "llmc.compiler.ir", "llmc.runtime.cuda.plan", "llmc.runtime.manifest"),
     "llmc.emulator": ("llmc.emulator",),

@@ -18,7 +18,7 @@ import numpy as np
 from harness import TOUCH, Lab
 
 from llmc.codegen.cuda.kernel import KernelParams, render
-from llmc.codegen.cuda.nvrtc import TEMPLATES, compile_cubin
+from llmc.codegen.cuda.nvrtc import TEMPLATES, compile_cubin, cubin_key
 from llmc.codegen.cuda.target import TARGETS, CudaTarget
 from llmc.emulator import pairs
 from llmc.emulator.build import build_twin
@@ -58,6 +58,12 @@ class Card(Emulator):
         text = ctypes.create_string_buffer(256)
         self.call("cuDeviceGetName", text, ctypes.c_int(256), ctypes.c_int(0))
         return text.value.decode()
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes free and in all."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
 
     def driver_version(self) -> int:
         value = ctypes.c_int()
@@ -109,25 +115,38 @@ def cubin_of(source: str, arch: str) -> bytes:
     return compile_cubin(source, arch).cubin
 
 
+def cubin_path(folder: Path, source: str, arch: str) -> Path:
+    """Where prepare.py puts the cubin of a source: by its content, that of every header, and NVRTC's version."""
+    return folder / arch / f"{cubin_key(source, arch, 'kernel.cu')}.cubin"
+
+
 @dataclass
 class CardLab(Lab):
-    """Tests' Lab on a card: kernels are cubins of its target."""
+    """Tests' Lab on a card: kernels are cubins of its target, prepared ones where there are such (`cubins`), else made
+    by NVRTC; `compiled` counts those."""
 
     emulator: Card = field(default_factory=Card)  # the name that runners use
     checked: bool = False
+    cubins: Path | None = None
+    compiled: int = 0
 
     def source(self, source: str, name: str = "kernel") -> Kernel:
         """A kernel of a source, compiled once."""
         key = (source, name, False, "")
         if key not in self._kernels:
-            arch = self.emulator.target.arch
+            cubin = self._cubin(source, self.emulator.target.arch)
             if twins := os.environ.get("LLMC_EMU_TWINS"):
-                cubin = _compilers().submit(cubin_of, source, arch).result()
                 pairs.install(cubin, build_twin(source, [TEMPLATES], checked=False), Path(twins), checked=False)
-            else:
-                cubin = cubin_of(source, arch)
             self._kernels[key] = self.emulator.load(cubin, name)
         return self._kernels[key]
+
+    def _cubin(self, source: str, arch: str) -> bytes:
+        if self.cubins is not None and (path := cubin_path(self.cubins, source, arch)).is_file():
+            return path.read_bytes()
+        self.compiled += 1
+        if os.environ.get("LLMC_EMU_TWINS"):
+            return _compilers().submit(cubin_of, source, arch).result()
+        return cubin_of(source, arch)
 
     def kernel(self, params: KernelParams, suffix: str = "") -> Kernel:
         return self.source(render(params, "kernel"), "kernel" + suffix)

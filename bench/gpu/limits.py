@@ -1,8 +1,8 @@
-"""What the card at hand reaches: the rooflines that kernels are held against."""
+"""What the card at hand reaches: the rooflines that kernels and models are held against."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import ctypes
 
 import numpy as np
 from card import CardLab, elapsed_seconds, events, record
@@ -17,6 +17,22 @@ LLMC_KERNEL(512, 2) kernel(const unsigned char* from, unsigned char* to, int vec
     LLMC_UNROLL
     for (int j = 0; j < 4; j++) if (i + j * 512 < vectors) store16(to + size_t(i + j * 512) * 16, v[j]);
   }
+}
+LLMC_EXPORT(kernel)
+"""
+# Every word enters a thread's result, so that no load can be left out.
+READ = """#include "device.cuh"
+LLMC_KERNEL(512, 2) kernel(const unsigned char* from, u32* out, int vectors) {
+  const int stride = gridDim.x * 512 * 4;
+  u32 sum = 0;
+  for (int i = blockIdx.x * 2048 + threadIdx.x; i < vectors; i += stride) {
+    Vec16 v[4];
+    LLMC_UNROLL
+    for (int j = 0; j < 4; j++) if (i + j * 512 < vectors) v[j] = load16_stream(from + size_t(i + j * 512) * 16);
+    LLMC_UNROLL
+    for (int j = 0; j < 4; j++) if (i + j * 512 < vectors) sum ^= v[j].x[0] ^ v[j].x[1] ^ v[j].x[2] ^ v[j].x[3];
+  }
+  out[blockIdx.x * 512 + threadIdx.x] = sum;
 }
 LLMC_EXPORT(kernel)
 """
@@ -66,22 +82,6 @@ class WrongSum(AssertionError):
     """The rate of something that computes the wrong thing says nothing."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """copy: bytes read plus bytes written per second. bf16: floating-point operations per second of the widest matrix
-    instruction, `instruction`, on data that never moves."""
-
-    copy_bytes_per_second: float
-    bf16_flops: float
-    instruction: str
-
-
-def measure(lab: CardLab, copy_bytes: int, rounds: int, repeats: int) -> Limits:
-    """Best of `repeats` each. copy_bytes well above the L2 cache; rounds of the matrix loop."""
-    name, flops = _best_mma(lab, rounds, repeats)
-    return Limits(_copy(lab, copy_bytes, repeats), flops, name)
-
-
 def _best(lab: CardLab, repeats: int, launch) -> float:  # type: ignore[no-untyped-def]
     """Least seconds of a launch that does not wait, after one to warm up."""
     card, pair, least = lab.emulator, events(lab.emulator), float("inf")
@@ -94,7 +94,8 @@ def _best(lab: CardLab, repeats: int, launch) -> float:  # type: ignore[no-untyp
     return max(least, 1e-9)
 
 
-def _copy(lab: CardLab, nbytes: int, repeats: int) -> float:
+def copy_rate(lab: CardLab, nbytes: int, repeats: int) -> float:
+    """Bytes per second, read and written together, of a copy of `nbytes`, which are more than any cache holds."""
     words = np.arange(nbytes // 4, dtype=np.uint32)
     source, target = lab.array(words), lab.empty(words.shape, np.uint32)
     kernel, grid = lab.source(COPY), (2 * lab.emulator.sms,)
@@ -105,7 +106,35 @@ def _copy(lab: CardLab, nbytes: int, repeats: int) -> float:
     return 2 * nbytes / seconds
 
 
-def _best_mma(lab: CardLab, rounds: int, repeats: int) -> tuple[str, float]:
+def read_rate(lab: CardLab, nbytes: int, repeats: int) -> float:
+    """Bytes per second of reading alone, which is what decoding does."""
+    words = np.random.default_rng(1).integers(0, 1 << 32, nbytes // 4, np.uint32)
+    grid = (2 * lab.emulator.sms,)
+    source, out = lab.array(words), lab.empty((grid[0] * 512,), np.uint32)
+    kernel = lab.source(READ)
+    seconds = _best(lab, repeats, lambda: kernel(grid, 512, 0, source, out, nbytes // 16, wait=False))
+    if np.bitwise_xor.reduce(out.numpy()) != np.bitwise_xor.reduce(words):
+        raise WrongSum("what was read is not what is there")
+    lab.release()
+    return nbytes / seconds
+
+
+def upload_rate(lab: CardLab, nbytes: int, repeats: int) -> float:
+    """Bytes per second from pinned memory to the card: what no load of weights is faster than."""
+    card, host = lab.emulator, ctypes.c_void_p()
+    card.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(nbytes), ctypes.c_uint(0))
+    target = lab.empty((nbytes,), np.uint8)
+    assert host.value is not None
+    ctypes.memset(host.value, 1, nbytes)  # touched: pages that nobody wrote may be one and the same
+    arguments = (ctypes.c_uint64(target.pointer), host, ctypes.c_size_t(nbytes), ctypes.c_void_p(0))
+    seconds = _best(lab, repeats, lambda: card.call("cuMemcpyHtoDAsync_v2", *arguments))
+    lab.release()
+    card.call("cuMemFreeHost", host)
+    return nbytes / seconds
+
+
+def matrix_rate(lab: CardLab, rounds: int, repeats: int) -> tuple[str, float]:
+    """(the instruction, operations per second) of the fastest way to multiply bf16, on data that never moves."""
     sms = lab.emulator.sms
     out = lab.empty((sms * 256,), np.float32)
     # per block and round: flops; value of a thread's sum: elements of its fragment times k of a round

@@ -1,142 +1,284 @@
-"""A card's report: primitives, kernels, and their times beside what the card reaches. At most eight minutes.
+"""A card's report: primitives, kernels, their times beside the card's limits, whole models. At most eight minutes.
 
-    python bench/gpu/run.py [--out FOLDER] [--seed N] [--minutes M]      on the first GPU
-    python bench/gpu/run.py --emulate                                    here, at tiny sizes: does the script run?
+    python bench/gpu/prepare.py                        first, here: what the card's machine then need not make
+    python bench/gpu/run.py [--minutes M]              on the first GPU
+    python bench/gpu/run.py --emulate [ARCH]           anywhere, at tiny sizes: does the script run?
 
-Writes FOLDER/<card>.json (default bench/gpu/results) and prints the same as tables; exits 1 if anything is wrong.
-End to end (tokens per second of whole models) is not part of it yet.
+Writes FOLDER/<card>.json (default bench/gpu/results) after every item, and prints it as tables; exits 1 if anything is
+wrong, failed, or was left out for want of time, and says which.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests" / "cuda")]
+ROOT = HERE.parents[1]
+CHECKOUT = ROOT / "tests" / "_typing"  # this checkout as the package llmc
+sys.path[:0] = [str(HERE)]
+if importlib.util.find_spec("llmc") is None:  # a bare machine, where nothing was installed
+    sys.path.append(str(CHECKOUT))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(CHECKOUT)]))
+
+from parts import Background, Outcome, Part, Run  # noqa: E402  (the path is set above)
+from prepare import MODELS, PREPARED  # noqa: E402
+from records import Item  # noqa: E402
+from report import Report, bandwidth, rate  # noqa: E402
+from tables import show  # noqa: E402
+
+Expect = Callable[[str, Item], None]
+EMULATED = {"sm_80": "a100", "sm_89": "l40s", "sm_90a": "h100"}
+# Seconds that each part may take of 450, which is --minutes; models share what is left.
+SHARES = {"limits": 60.0, "primitives": 60.0, "kernels": 110.0, "times": 75.0}
+# Seconds without a word after which a part is taken for hung. Checks are quick, but for one that first compiles the
+# CPU's sampling; a case that is timed may be computed on the host for a while, an engine of 16 GB loaded.
+PATIENCE = {"limits": 60.0, "primitives": 20.0, "kernels": 30.0, "times": 60.0, "model": 60.0}
+EMULATED_PATIENCE = 900.0
+SERIAL_SECONDS = 30.0  # of looking for the kernel that a model died of
+MINUTES = 7.5
+LIMITS = {"bytes": 1 << 30, "rounds": 20000, "repeats": 10}
+SCRATCH_BYTES = 24 << 30  # of the three engines together, and some room
 
 
-def emulate(arguments: list[str], arch: str) -> int:
-    """The same script in a process whose libcuda.so.1 is the emulator's."""
+@dataclass(frozen=True)
+class Session:
+    """How parts are started. `env`: of those that launch kernels of ours."""
+
+    report: Report
+    until: float
+    env: Mapping[str, str]
+
+    def patience(self, part: str) -> float:
+        return EMULATED_PATIENCE if self.report.tiny else PATIENCE[part]
+
+    def run(
+        self, part: Part, until: float, env: Mapping[str, str] | None = None, expect: Expect | None = None
+    ) -> Outcome:
+        """One part, into the report item by item, and its table. `expect`: adds to each item what was expected."""
+
+        def on_item(key: str, item: Item) -> None:
+            if expect is not None:
+                expect(key, item)
+            self.report.write()
+
+        run = Run(part, min(until, self.until), env or self.env, on_item)
+        self.report.parts[part.name] = run.outcome
+        run.run()
+        return self.done(part.name)
+
+    def done(self, name: str) -> Outcome:
+        outcome = self.report.parts[name]
+        self.report.write()
+        limits = {"bandwidth": bandwidth(self.report.limits), "bf16": rate(self.report.limits)}
+        print("\n".join(show(name, outcome.plain(), limits)), flush=True)
+        return outcome
+
+
+def gpu_of(card: str, arch: str) -> str:
+    """Which of the GPUs that engines are built for this card is, by its name, or is most like, by its architecture."""
+    from llmc.codegen.cuda.gpus import GPUS
+
+    words = re.sub(r"[^a-z0-9]", "", card.lower())
+    alike = [name for name, gpu in GPUS.items() if gpu.arch == arch]
+    return next((name for name in alike if name in words), alike[0])
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line."""
+
+    out: Path
+    seed: int
+    minutes: float
+    prepared: Path
+    scratch: Path
+    models: tuple[str, ...]
+    only: tuple[str, ...]
+    tiny: bool
+
+    def wants(self, part: str) -> bool:
+        """Without --only, every part. Models need engines."""
+        words = {part, part.split()[0]} | ({"model"} if part == "engines" else set())
+        return not self.only or bool(words & set(self.only))
+
+
+def measure(asked: Asked, env: Mapping[str, str], twins: Callable[[Path], Mapping[str, str]]) -> Report:
+    """Everything, in order of importance: a card that computes wrongly is not worth timing.
+
+    env: of parts that launch kernels of ours; twins: of those that run an engine's, given its folder.
+    """
+    start = time.monotonic()
+    models = [f"model {name}" for name in asked.models]
+    expected = tuple(n for n in ("limits", "primitives", "kernels", "engines", "times", *models) if asked.wants(n))
+    found = Report(asked.out, asked.seed, asked.tiny, start, expected=expected)
+    session = Session(found, start + 60 * asked.minutes, env)
+    common = {"cubins": str(asked.prepared / "cubins"), "tiny": asked.tiny, "seed": asked.seed}
+
+    def begin(name: str, deaths: int = 1, **options: Any) -> Outcome:
+        until = time.monotonic() + SHARES[name] * asked.minutes / MINUTES
+        return session.run(Part(name, name, common | options, deaths, session.patience(name)), until)
+
+    sizes = {"bytes": 1 << 20, "rounds": 2, "repeats": 1} if asked.tiny else LIMITS
+    card = begin("limits", 3, **sizes).items.get("card")
+    if card is None:
+        found.notes["card"] = "no GPU that can be used: nothing else was tried"
+        return found
+    target = gpu_of(card["name"], card["arch"])
+    filling = _fill(session, asked, target) if asked.wants("engines") else None
+    try:
+        for name in ("primitives", "kernels"):
+            if asked.wants(name):
+                begin(name, 8)
+    finally:  # whatever happens to the parent, the engines' process ends before their folder goes
+        if filling is not None:
+            found.parts["engines"] = filling.result()
+            session.done("engines")
+    if asked.wants("times"):
+        begin("times", 6)
+    for number, name in enumerate(asked.models):
+        if asked.wants(f"model {name}"):
+            until = time.monotonic() + (session.until - time.monotonic()) / (len(asked.models) - number)
+            _model(session, asked, name, target, until, twins)
+    return found
+
+
+def _fill(session: Session, asked: Asked, target: str) -> Background:
+    """Fills engines while kernels are checked, without a GPU."""
+    options = {
+        "models": list(asked.models),
+        "prepared": str(asked.prepared),
+        "target": target,
+        "scratch": str(asked.scratch),
+        "tiny": asked.tiny,
+    }
+    # half of the time at most, so that something is left to measure them in
+    until = time.monotonic() + (session.until - time.monotonic()) / 2
+    return Background(Run(Part("engines", "engines", options, 2, 900.0), until, os.environ))
+
+
+def _model(
+    session: Session, asked: Asked, name: str, target: str, until: float, twins: Callable[[Path], Mapping[str, str]]
+) -> None:
+    """One engine, end to end; after a fault once more with kernels launched one by one, which names it."""
+    from end_to_end import TINY, Workload
+
+    found, engine = session.report, asked.scratch / name
+    filled = found.parts["engines"].items.get(name, {"error": "not filled in time"}) if "engines" in found.parts else {}
+    if filled.get("error", "engines were not filled") or not engine.is_dir():
+        found.notes[f"model {name}"] = f"no engine: {filled.get('error', 'engines were not filled')}"
+        print(f"model {name}: LEFT OUT, {found.notes[f'model {name}']}", flush=True)
+        return
+    work = TINY if asked.tiny else Workload()
+    options = {"engine": str(engine), "workload": asdict(work), "seed": asked.seed}
+    env = twins(engine)
+    patience = session.patience("model")
+    part = Part(f"model {name}", "model", options, 4, patience)  # TTFT is measured even where no decode step works
+    outcome = session.run(part, until, env, _expectations(found, engine, target))
+    if outcome.errors:
+        serial = options | {"serial": True, "workload": asdict(TINY)}
+        part = Part(f"model {name}, kernel by kernel", "model", serial, 1, patience)
+        session.run(part, time.monotonic() + SERIAL_SECONDS, env)
+    shutil.rmtree(engine, ignore_errors=True)  # it may lie in memory
+
+
+def _expectations(found: Report, engine: Path, target: str) -> Expect:
+    """Adds floor_s and expected_s to the items of a model: a limit that was not measured is the data sheet's."""
+    from expectations import Expectations, Measured, card_as_measured
+
+    from llmc.codegen.cuda.gpus import GPUS
+
+    gpu, card = GPUS[target], found.limits["card"]
+    assert gpu.peaks.bf16 is not None
+    upload = found.limits.get("upload", {}).get("bytes_per_second", 0.0)
+    measured = Measured(bandwidth(found.limits) or gpu.bandwidth, upload, rate(found.limits) or gpu.peaks.bf16)
+    of = Expectations(engine, gpu, card_as_measured(gpu, card["sms"], card["l2_bytes"], measured), measured)
+
+    def expect(key: str, item: Item) -> None:
+        try:
+            match key.split():
+                case ["cold", "start"]:
+                    item |= asdict(of.cold_start())
+                case ["TPOT,", "batch", batch]:
+                    item |= asdict(of.tpot(int(batch), item["context"]))
+                case ["TTFT,", tokens, "tokens"]:
+                    item |= asdict(of.ttft(int(tokens)))
+        except Exception as error:  # what was measured is worth more than what was expected
+            item["no_expectation"] = f"{type(error).__name__}: {error}"
+
+    return expect
+
+
+@contextmanager
+def emulated(
+    arch: str, models: str, given: Path | None
+) -> Iterator[tuple[Path, Mapping[str, str], Callable[[Path], Mapping[str, str]]]]:
+    """Everything that a report on an emulated card needs: prepared folder, and the environment of its processes, whose
+    libcuda.so.1 is the emulator's."""
     from llmc.emulator.build import build_driver
-    from llmc.emulator.devices import A100, H100, L40S, environment
+    from llmc.emulator.devices import BY_NAME, environment
+    from llmc.emulator.engine_twins import install_twins
 
-    device = {"sm_80": A100, "sm_89": L40S, "sm_90a": H100}[arch]
-    with tempfile.TemporaryDirectory() as twins:
+    with tempfile.TemporaryDirectory() as folder:
+        prepared, kernels = given or Path(folder) / "prepared", Path(folder) / "twins"
+        kernels.mkdir()
+        if given is None:
+            command = [sys.executable, str(HERE / "prepare.py"), "--tiny", "--target", EMULATED[arch]]
+            subprocess.run([*command, "--out", str(prepared), "--models", models], check=True)
         env = os.environ | {
             "LD_LIBRARY_PATH": str(build_driver().folder),
-            "LLMC_EMU_TWINS": twins,
-            "LLMC_EMU_DEVICES": environment([device]),
+            "LLMC_EMU_DEVICES": environment([BY_NAME[EMULATED[arch]]]),
         }
-        return subprocess.run([sys.executable, __file__, *arguments], env=env).returncode
-
-
-def report(seed: int, minutes: float, tiny: bool) -> dict[str, object]:
-    """Everything, in order of importance: a card that computes wrongly is not worth timing."""
-    from card import CardLab
-    from kernels import TIMED, Timed, TimingLab, check, one_of_each, timed
-    from limits import measure
-    from primitives import for_card
-    from shapes import quick
-
-    start = time.monotonic()
-    until = start + 60 * minutes
-    lab = CardLab()
-    card = lab.emulator
-    print(f"{card.name()}, {card.target.arch}, {card.sms} SMs, CUDA {card.driver_version()}", flush=True)
-    primitives = {}
-    for shown in for_card(lab):
-        try:
-            shown.run(lab)
-            primitives[shown.name] = ""
-        except AssertionError as error:
-            primitives[shown.name] = str(error)
-        lab.release()
-    wrong = {name: error for name, error in primitives.items() if error}
-    print(f"primitives: {len(primitives)} checks, {len(wrong)} wrong, {time.monotonic() - start:.0f} s", flush=True)
-    for name, error in wrong.items():
-        print(f"  WRONG {name}: {error}")
-
-    cases = one_of_each() if tiny else quick()
-    checked = list(check(lab, cases, seed, start + 0.6 * (until - start)))
-    failures = [r for r in checked if r.error]
-    ours = sum(p.rejects(card.target) is None for p, _ in cases)
-    print(
-        f"kernels: {len(checked)} of {ours} cases, {len(failures)} wrong, {time.monotonic() - start:.0f} s", flush=True
-    )
-    for r in failures:
-        print(f"  WRONG {r.kernel} {r.shape}: {r.error}")
-
-    limits = measure(lab, 1 << 20 if tiny else 1 << 30, 2 if tiny else 20000, 1 if tiny else 10)
-    print(
-        f"copy {limits.copy_bytes_per_second / 1e9:.0f} GB/s; bf16 {limits.bf16_flops / 1e12:.1f} TFLOP/s "
-        f"({limits.instruction})"
-    )
-    large = tuple(Timed(*case) for case in one_of_each()) if tiny else TIMED
-    clock = TimingLab(
-        emulator=card,
-        repeats=1 if tiny else 20,
-        flush_bytes=1 << 16 if tiny else 2 * card.l2_bytes,
-        _kernels=lab._kernels,
-    )
-    rows = []
-    print(f"{'kernel':44} {'us':>9} {'GB/s':>7} {'of copy':>8} {'TFLOP/s':>8} {'of mma':>7}")
-    for r in timed(clock, large, seed, until):
-        seconds = max(sum(r.seconds), 1e-9)
-        copy, flops = r.bytes / seconds, r.flops / seconds
-        of_copy, of_mma = copy / limits.copy_bytes_per_second, flops / limits.bf16_flops
-        rows.append(asdict(r) | {"of_copy": of_copy, "of_mma": of_mma})
-        print(
-            f"{r.kernel:44} {1e6 * seconds:9.1f} {copy / 1e9:7.0f} {of_copy:8.0%} {flops / 1e12:8.1f} {of_mma:7.0%}"
-            + (f"  WRONG {r.error}" if r.error else ""),
-            flush=True,
+        yield (
+            prepared,
+            env | {"LLMC_EMU_TWINS": str(kernels)},
+            lambda engine: env | {"LLMC_EMU_TWINS": str(install_twins(engine, arch, False))},
         )
-    took = time.monotonic() - start
-    print(f"{took:.0f} s in all")
-    return {
-        "card": card.name(),
-        "arch": card.target.arch,
-        "sms": card.sms,
-        "driver": card.driver_version(),
-        "tiny": tiny,
-        "seed": seed,
-        "seconds": took,
-        "primitives": primitives,
-        "checked": [asdict(r) for r in checked],
-        "cases": ours,
-        "limits": asdict(limits),
-        "timed": rows,
-        "complete": len(checked) == ours and len(rows) == sum(t.params.rejects(card.target) is None for t in large),
-        "wrong": len(wrong) + len(failures) + sum(bool(row["error"]) for row in rows),
-    }
+
+
+def scratch_parent(num_bytes: int) -> str | None:
+    """Where so many bytes of engines go: memory where there is enough of it, since nothing of them is kept."""
+    shared = Path("/dev/shm")
+    return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > num_bytes else None
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the inputs (default: the time)")
-    parser.add_argument("--minutes", type=float, default=7.5)
-    parser.add_argument("--emulate", metavar="ARCH", nargs="?", const="sm_90a", choices=("sm_80", "sm_89", "sm_90a"))
-    parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="nothing is begun later (default: %(default)s)")
+    parser.add_argument("--prepared", type=Path, help="what prepare.py has made (default: here; emulating: made anew)")
+    parser.add_argument("--models", default=",".join(MODELS), help="with commas (default: %(default)s)")
+    parser.add_argument("--only", default="", help="parts, with commas: primitives, kernels, times, model")
+    parser.add_argument("--scratch", help="where filled engines lie meanwhile (default: in memory, if it has room)")
+    parser.add_argument("--emulate", metavar="ARCH", nargs="?", const="sm_90a", choices=EMULATED)
     args = parser.parse_args()
-    if args.emulate:
-        given = ["--tiny", "--out", str(args.out), "--seed", str(args.seed), "--minutes", str(args.minutes)]
-        return emulate(given, args.emulate)
-    found = report(args.seed, args.minutes, args.tiny)
-    name = re.sub(r"\W+", "-", str(found["card"])).strip("-").lower()
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"{name}{'-emulated' if args.tiny else ''}.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"wrote {path.name}; {'complete' if found['complete'] else 'INCOMPLETE: out of time'}")
-    return int(bool(found["wrong"]) or not found["complete"])
+    models = tuple(filter(None, args.models.split(",")))
+    only = tuple(filter(None, args.only.split(",")))
+    parent = args.scratch or scratch_parent(SCRATCH_BYTES if not args.emulate else 1 << 30)
+    with tempfile.TemporaryDirectory(dir=parent, prefix="llmc-bench-") as scratch:
+        prepared = args.prepared or PREPARED
+        asked = Asked(args.out, args.seed, args.minutes, prepared, Path(scratch), models, only, bool(args.emulate))
+        if args.emulate:
+            with emulated(args.emulate, args.models, args.prepared) as (prepared, env, twins):
+                found = measure(replace(asked, prepared=prepared), env, twins)
+        else:
+            found = measure(asked, os.environ, lambda engine: os.environ)
+    found.write()
+    print(f"{time.monotonic() - found.start:.0f} s in all; wrote {found.path.name}; {found.verdict}")
+    return int(bool(found.wrong) or not found.complete)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llmc.codegen.cpu.expression import Number, expression, literal
 from llmc.codegen.cpu.formats import row_bytes
-from llmc.codegen.cpu.rows_kernel import Parameter, parameter_name
+from llmc.codegen.cpu.rows_arguments import Parameter, parameter_name
 from llmc.compiler.ir.dims import Poly
 from llmc.compiler.ir.graph import Value
 from llmc.compiler.ir.ops.constant import Scalar

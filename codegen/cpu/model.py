@@ -14,7 +14,8 @@ from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
 from llmc.codegen.cpu.expression import literal
 from llmc.codegen.cpu.formats import operand_format, row_bytes
 from llmc.codegen.cpu.kv import kv_arguments, slot_bytes
-from llmc.codegen.cpu.rows_kernel import Parameter, RowsKernel, write_rows
+from llmc.codegen.cpu.rows_arguments import Parameter
+from llmc.codegen.cpu.rows_kernel import RowsKernel, write_rows
 from llmc.codegen.kv_groups import KvGroups, Place, cache_slots, group_slots
 from llmc.codegen.memory import RowKind
 from llmc.codegen.plan import Launch, Plan, make_plan
@@ -67,8 +68,8 @@ def render(
         writer = _Entry(graph, weights, kv.places, source)
         plans[graph.name] = writer.plan
         rendered.append({"name": graph.name, "launches": writer.launches()})
-    per_token = max(p.per_token for p in plans.values())
-    per_row = max(p.per_row for p in plans.values())
+    per_token = max(p.arena.bytes_per_token for p in plans.values())
+    per_row = max(p.arena.bytes_per_row for p in plans.values())
     constants = {
         "kv_groups": kv.groups,
         "per_token": per_token,

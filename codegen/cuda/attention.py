@@ -208,6 +208,9 @@ class CombineAttentionParams:
         return Budget(65536 // (self.threads * self.blocks_per_sm) // 8 * 8, 500, {"MUFU.EX2": 2, "MUFU.RCP": 1})
 
 
+AttentionParams = PrefillAttentionParams | DecodeAttentionParams | CombineAttentionParams
+
+
 def _check_result(result: DType) -> None:
     check(result in (DType.F32, *HALVES), f"attention results in {result.value}: f32, bf16 or f16")
 

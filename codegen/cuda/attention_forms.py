@@ -9,9 +9,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
+from llmc.codegen.cuda.attention import (
+    AttentionParams,
+    CombineAttentionParams,
+    DecodeAttentionParams,
+    PrefillAttentionParams,
+)
 from llmc.codegen.cuda.attention_layer import Layer, split_of
-from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.kv import CudaKvSlot
 from llmc.codegen.cuda.target import CudaTarget
 from llmc.compiler.ir.graph import IRError
@@ -32,7 +36,7 @@ class AttentionLaunch:
     reads_cache: it reads queries and the slot; writes: "out" or "scratch", which the next launch of the form reads.
     """
 
-    params: KernelParams
+    params: AttentionParams
     grid: tuple[Extent, ...]
     arguments: tuple[Argument, ...]
     reads_cache: bool
@@ -74,7 +78,7 @@ def attention_forms(
     known = {**operands, **_numbers(op, layer, slot, group, block_bytes)}
     decode, combine = DecodeAttentionParams(layer), CombineAttentionParams(layer, op.result)
 
-    def launch(p: PrefillAttentionParams | DecodeAttentionParams | CombineAttentionParams) -> AttentionLaunch:
+    def launch(p: AttentionParams) -> AttentionLaunch:
         if why := p.rejects(target):
             raise IRError(f"{op} on {q}: {p.template}: {why}")
         arguments = tuple(known[parameter.name] for parameter in p.parameters)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from llmc.codegen.cuda.attention_catalog import ATTENTION
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.linear_catalog import LINEARS
-from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.rows_examples import examples
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.codegen.cuda.target import CudaTarget
@@ -15,7 +14,6 @@ ALL: tuple[KernelParams, ...] = (
     *examples(),
     *LINEARS,
     *ATTENTION,
-    RopeAppendParams(64, 16),
     SampleParams(49152, 49152),
     SampleParams(128256, 128256),
 )

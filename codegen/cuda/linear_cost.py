@@ -5,17 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmc.codegen.cuda.assumptions import ASSUMED
 from llmc.codegen.cuda.gpus import Gpu
+from llmc.codegen.cuda.launch_cost import SM_L2_BYTES, SM_MEMORY_BYTES
 from llmc.codegen.cuda.linear_params import STEP, LinearMmaParams, LinearParams, LinearWgmmaParams
 from llmc.compiler.ir.types import DType
 
-CLOCK = 1.7e9  # hertz, near the boost clock of every GPU known here
-DRAM_LATENCY = 8e-7  # seconds from asking for bytes to having them, a loaded memory system
-L2_LATENCY = 4e-7
-SM_DRAM_BYTES = 28 * CLOCK  # bytes per second that one multiprocessor draws from memory at most
-SM_L2_BYTES = 48 * CLOCK  # and from L2; its port takes 64 a clock
 SMEM_BYTES = 128  # bytes a clock out of shared memory
-DRAM_SHARE = 0.92  # of a data sheet's bandwidth that a copy reaches
 START = 1.5e-6  # seconds: first bytes of a block on their way, last results on theirs
 JOIN = 1.5e-6  # seconds: partial sums out, an atomic, partial sums back
 
@@ -54,8 +50,8 @@ def cost(p: LinearParams, tokens: int, gpu: Gpu) -> Cost:
     in_flight = min(most, per_sm) * (p.stages - 1) * t.stage_bytes
     results = tokens * s.width * 4 * (1 + len(p.epilogue.extras))
     dram = s.weight_rows * s.row_bytes + tokens * s.row_bytes + results
-    from_dram = min(gpu.bandwidth * DRAM_SHARE, busy * min(SM_DRAM_BYTES, in_flight / DRAM_LATENCY))
-    from_l2 = min(SM_L2_BYTES, in_flight / L2_LATENCY)
+    from_dram = min(gpu.bandwidth * ASSUMED.bandwidth, busy * min(SM_MEMORY_BYTES, in_flight / ASSUMED.memory_latency))
+    from_l2 = min(SM_L2_BYTES, in_flight / ASSUMED.l2_latency)
     load = max(dram / from_dram, most * block_steps * t.stage_bytes / from_l2)
     multiply = most * block_steps * 2 * t.out * t.tokens * STEP / (_sm_rate(gpu, s.dtype) * _fraction(p, gpu))
     join = JOIN + s.num_slices * t.out * t.tokens * 8 / SM_L2_BYTES if p.is_split else 0.0
@@ -73,17 +69,14 @@ def _sm_rate(gpu: Gpu, dtype: DType) -> float:
     return peak / gpu.sms
 
 
-UNKNOWN_MMA_SYNC = 0.5  # of the peak, where nobody published how far mma.sync gets
-
-
 def _fraction(p: LinearParams, gpu: Gpu) -> float:
     """Of the tensor cores' rate that shared memory lets the tile reach."""
-    macs = _sm_rate(gpu, p.shape.dtype) / 2 / CLOCK  # a clock
+    macs = _sm_rate(gpu, p.shape.dtype) / 2 / ASSUMED.clock  # a clock
     if isinstance(p, LinearWgmmaParams):
         clocks, read = 64 * p.tile.tokens * 16 / macs, (64 + p.tile.tokens) * 32 / SMEM_BYTES
         return clocks / max(clocks, read)
     assert isinstance(p, LinearMmaParams)
     clocks = p.tile.out * p.tile.tokens * 16 / macs
     read = (p.warps_tokens * p.tile.out + p.warps_out * p.tile.tokens) * 32 / SMEM_BYTES
-    reachable = gpu.mma_sync if gpu.mma_sync is not None else UNKNOWN_MMA_SYNC
+    reachable = gpu.mma_sync if gpu.mma_sync is not None else ASSUMED.mma_sync
     return reachable * clocks / max(clocks, read)

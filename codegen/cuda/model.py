@@ -92,12 +92,8 @@ def _plan(
     scratch = {name: None for c in calls for v in c.variants for name in v.scratch}
     return plan.Plan(
         entry=graph.name,
-        arena=plan.Arena(values.memory.per_token, values.memory.per_row),
-        buffers=tuple(
-            plan.Buffer(p.life.name, str(value.type), p.life.rows.value, p.life.row_bytes, p.offset)
-            for value, name in values.names.items()
-            if (p := values.memory.placements.get(name)) is not None
-        ),
+        arena=values.arena,
+        buffers=values.buffers,
         scratch=tuple(plan.Scratch(name, zeroed=name.endswith("counters")) for name in scratch),
         kernels={symbol: cubin_file(target.arch, symbol) for symbol in sorted(used)},
         launches=tuple(call.launch(a) for call, a in zip(calls, after, strict=True)),

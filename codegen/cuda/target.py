@@ -9,8 +9,8 @@ KIB = 1 << 10
 
 @dataclass(frozen=True)
 class CudaTarget:
-    """Shared memory in bytes: most per block (opt-in) and per multiprocessor; registers per
-    multiprocessor."""
+    """Shared memory in bytes: most per block (opt-in) and per multiprocessor; threads, registers and blocks that a
+    multiprocessor holds at a time (CUDA C++ Programming Guide, technical specifications per compute capability)."""
 
     arch: str
     features: frozenset[str]
@@ -18,6 +18,7 @@ class CudaTarget:
     smem_sm: int
     threads_sm: int = 2048
     regs_sm: int = 65536
+    blocks_sm: int = 32
 
     def has(self, feature: str) -> bool:
         return feature in self.features
@@ -29,7 +30,7 @@ TARGETS = {
     t.arch: t
     for t in (
         CudaTarget("sm_80", _AMPERE, 163 * KIB, 164 * KIB),
-        CudaTarget("sm_89", _AMPERE | {"mma_e4m3"}, 99 * KIB, 100 * KIB, threads_sm=1536),
+        CudaTarget("sm_89", _AMPERE | {"mma_e4m3"}, 99 * KIB, 100 * KIB, threads_sm=1536, blocks_sm=24),
         CudaTarget("sm_90a", _HOPPER | {"wgmma", "setmaxnreg"}, 227 * KIB, 228 * KIB),
         CudaTarget("sm_100a", _HOPPER, 227 * KIB, 228 * KIB),
     )

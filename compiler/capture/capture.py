@@ -54,12 +54,15 @@ class Captured:
 
 def capture(source: ModelSource) -> Captured:
     """Capture a model. CaptureError, one line, for what cannot be expressed; SourceError for a bad checkpoint."""
-    return capture_with(source.config, source.checkpoint)
+    return capture_with(source.config, source.checkpoint, source.num_tensors)
 
 
-def capture_with(config: PretrainedConfig, open_checkpoint: OpenCheckpoint) -> Captured:
-    """Capture the causal LM of a config with the checkpoint that `open_checkpoint` gives for its module."""
-    model = meta_model(config)
+def capture_with(config: PretrainedConfig, open_checkpoint: OpenCheckpoint, num_tensors: int | None = None) -> Captured:
+    """Capture the causal LM of a config with the checkpoint that `open_checkpoint` gives for its module.
+
+    `num_tensors` of the checkpoint, where they are known before the module is.
+    """
+    model = meta_model(config, num_tensors)
     checkpoint = open_checkpoint(model)
     parameters = bind(model, checkpoint)
     exported = export(model)

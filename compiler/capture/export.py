@@ -19,6 +19,7 @@ from torch.export import Dim, ExportedProgram
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from llmc.compiler.capture import hooks
+from llmc.compiler.capture.bounded import bounded_parameters
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.tracing import Trace, tracing
 
@@ -26,13 +27,15 @@ from llmc.compiler.capture.tracing import Trace, tracing
 _BATCH, _SEQ = 2, 11
 
 
-def meta_model(config: PretrainedConfig) -> PreTrainedModel:
-    """The causal LM of a config, float32, without storage. CaptureError where transformers refuses the config."""
+def meta_model(config: PretrainedConfig, num_tensors: int | None = None) -> PreTrainedModel:
+    """The causal LM of a config, float32, without storage. CaptureError where transformers refuses the config, or it
+    asks for more parameters than the `num_tensors` of its checkpoint could fill (None: not known)."""
     hooks.install()
     config = copy.deepcopy(config)  # from_config writes the implementations' names into it
     rope_types(config)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), bounded_parameters(config, num_tensors), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sizes without elements, which are refused by name
             model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                 config,
                 attn_implementation=hooks.IMPLEMENTATION,

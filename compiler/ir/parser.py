@@ -37,6 +37,12 @@ def parse(text: str) -> Graph:
     return graph
 
 
+def parse_all(text: str) -> list[Graph]:
+    """The graphs of a text that holds several, one after the other. ParseError counts lines within its graph."""
+    starts = [i for i in range(len(text)) if text.startswith("graph ", i) and (i == 0 or text[i - 1] == "\n")]
+    return [parse(text[a:b]) for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
+
+
 def parse_attributes(cls: type, text: str) -> object:
     """An instance of a dataclass from the attributes of its text form, `{field=value, ...}` (may be empty)."""
     parser = _Parser(text)

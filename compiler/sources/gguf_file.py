@@ -57,6 +57,7 @@ def open_gguf(path: Path) -> ModelSource:
         tokenizer=read_gguf_tokenizer(path),
         quantization=blocks or None,
         licence=metadata.get("general.license"),
+        num_tensors=len(reader.tensors),
         checkpoint=lambda model: open_gguf_checkpoint(path, reader.tensors, architecture, model),
     )
 

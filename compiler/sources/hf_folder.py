@@ -29,6 +29,7 @@ def open_folder(folder: Path, name: str | None = None) -> ModelSource:
         tokenizer=read_tokenizer(folder),
         quantization=None,
         licence=_licence(folder),
+        num_tensors=len(checkpoint),
         checkpoint=lambda _model: checkpoint,
     )
 

@@ -14,6 +14,8 @@ from llmc.compiler.sources.json_file import read_json_object
 # Written by transformers about the file itself, not about the model.
 _BOOKKEEPING = frozenset({"_name_or_path", "architectures", "model_type", "transformers_version"})
 
+MOST_LAYERS = 10_000
+
 # Where quantisers write their method beside config.json.
 _QUANTIZER_FILES = {
     "quantize_config.json": "gptq",
@@ -40,6 +42,7 @@ def build_config(raw: dict[str, Any], where: Path) -> PretrainedConfig:
         if "auto_map" in raw:
             raise SourceError(f"{where}: model_type {model_type!r} needs remote code (auto_map), which llmc never runs")
         raise SourceError(f"{where}: transformers does not know model_type {model_type!r}")
+    _refuse_depth(raw, where)
     try:
         config = CONFIG_MAPPING[model_type].from_dict(raw)
     except Exception as error:  # config classes validate with whatever exception they like
@@ -83,6 +86,19 @@ def one_line(error: BaseException) -> str:
     """An exception as one line of at most 300 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _refuse_depth(raw: dict[str, Any], where: Path) -> None:
+    """SourceError for a number of layers that no model has: config classes make lists of that length."""
+    nested = [value for value in raw.values() if isinstance(value, dict)]
+    for scope in (raw, *nested):
+        model_type = scope.get("model_type")
+        known = CONFIG_MAPPING[model_type] if isinstance(model_type, str) and model_type in CONFIG_MAPPING else None
+        aliases = getattr(known, "attribute_map", {})
+        for name in {"num_hidden_layers", aliases.get("num_hidden_layers", "num_hidden_layers")}:
+            layers = scope.get(name)
+            if isinstance(layers, int) and layers > MOST_LAYERS:
+                raise SourceError(f"{where}: {name} is {layers}, no model has more than {MOST_LAYERS} layers")
 
 
 def _refuse_quantized(folder: Path, raw: dict[str, Any]) -> None:

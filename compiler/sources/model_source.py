@@ -34,6 +34,8 @@ class ModelSource:
     """Block formats whose values are dequantised on read: "Q4_1 x210, Q8_0 x1"; None: all are floats."""
     licence: str | None
     """As the source states it, or None where it is silent."""
+    num_tensors: int | None
+    """That the source stores; None: of a model of which only the config was read."""
     checkpoint: Callable[[PreTrainedModel], Checkpoint] = field(repr=False, compare=False)
     """The tensors under the names HF's own checkpoints have. The module (on meta will do) is asked for its
     names, because transformers maps GGUF names by looking at the module."""

@@ -18,7 +18,8 @@ from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 def open_shapes(folder: Path) -> ModelSource:
     """The model of a folder with a config.json, whether its weights are there or not; they are never opened.
 
-    It can be captured and lowered, not built: reading a value is a SourceError, as is a folder without config.
+    It can be captured and lowered, and built without weights (codegen/hollow.py): reading a value is a SourceError, as
+    is a folder without config.
     """
     if not (folder / "config.json").is_file():
         raise SourceError(f"{folder}: not a model folder: config.json is missing")
@@ -33,6 +34,7 @@ def open_shapes(folder: Path) -> ModelSource:
         tokenizer=None,
         quantization=None,
         licence=None,
+        num_tensors=None,
         checkpoint=lambda model: _shapes(model, folder),
     )
 

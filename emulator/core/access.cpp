@@ -41,7 +41,7 @@ void order_atomic(Fiber& f, const void* p) {
 
 }  // namespace
 
-void check_global(Block& b, const void* p, size_t bytes, size_t alignment, Where where) {
+void check_global_slowly(Block& b, const void* p, size_t bytes, size_t alignment, Where where) {
   const AccessProblem problem = Memory::instance().check(p, bytes, alignment, b.launch->device);
   if (problem.kind != AccessProblem::Kind::none) fail_access(problem, where);
 }
@@ -49,15 +49,7 @@ void check_global(Block& b, const void* p, size_t bytes, size_t alignment, Where
 void access(const void* p, u32 bytes, Access kind, Site at) {
   Fiber& f = me();
   Block& b = *f.block;
-  // Unchecked twins still check every primitive's bounds and alignment; the site costs nothing until needed.
-  const auto* q = static_cast<const u8*>(p);
-  if (!b.checked() && !is_shared(b, p) && reinterpret_cast<uintptr_t>(p) % bytes == 0) {
-    const uintptr_t page = reinterpret_cast<uintptr_t>(p) >> 12;
-    Block::Found& slot = b.found[(page ^ page >> 6) & 63];
-    if (slot.page != page) slot = {page, Memory::instance().find(p)};
-    const Allocation* a = slot.allocation;
-    if (a && !a->freed && a->device == b.launch->device && q >= a->base && q + bytes <= a->base + a->bytes) return;
-  }
+  if (!b.checked() && !is_shared(b, p)) return check_global(b, p, bytes, bytes, at);
   check(b, p, bytes, bytes, {u8(kind == Access::write ? kWrite : 0), where_of(at), f.id});
 }
 

@@ -1,18 +1,19 @@
 // block.h - one thread block being executed: a fiber per CUDA thread and the state its primitives share.
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "../include/llmc_emu/abi.h"
+#include "copies.h"
 #include "memory.h"
 #include "order.h"
 #include "race.h"
 #include "report.h"
-#include "tensor_map.h"
+#include "wgmma_state.h"
 
 namespace emu {
 
@@ -21,58 +22,25 @@ struct Schedule { Mode mode = Mode::forward; u64 seed = 1; u32 workers = 0; };  
 
 struct Block;
 
-// A queued cp.async of one thread (shared <- global). A decode step has millions.
-struct PendingCopy {
-  u32 dst = 0;  // shared offset
-  u32 bytes = 0, valid = 0;
-  u32 token = 0;  // names its pending entries in the shadow memory
-  const u8* src = nullptr;
-  Site at{};
-  bool landed = false;
-};
-
-// A queued TMA store of one thread (global <- shared).
-struct PendingStore {
-  TensorMapData map{};
-  i32 coords[5] = {};
-  u32 smem_src = 0;
-  bool landed = false, read_done = false;
-  u32 token = 0;
-  Site at{};
-};
-
-// One thread's groups of asynchronous copies (cp.async groups, or bulk groups).
-template <class Copy>
-struct CopyGroups {
-  std::vector<Copy> queue;         // those before `first` are complete
-  size_t first = 0;
-  std::vector<size_t> boundaries;  // queue size at each commit
-  bool empty() const { return first == queue.size(); }
-  void clear() {
-    queue.clear();
-    boundaries.clear();
-    first = 0;
-  }
-};
-
-// Registers that an asynchronous wgmma owns until its wait.
-struct InFlight { const u8* begin; const u8* end; };
-
 struct Fiber : ThreadView {
-  u64 canary = 0;
   void* stack_pointer = nullptr;
   Block* block = nullptr;
+  Warpgroup* group = nullptr;  // null where the block's last threads are no full warpgroup
+  u32 group_operations = 0;    // warpgroup-wide operations it has arrived at
   u32 warp = 0;
   bool done = false;
   const char* waiting_in = nullptr;  // what it is blocked in; null when it can run
   Site at{};
   CopyGroups<PendingCopy> copies;
   CopyGroups<PendingStore> stores;
+  WgmmaProgress wgmma;
   std::vector<InFlight> in_flight;
   std::vector<u32> proxy_fences;           // own clock values at fence.proxy.async
   std::shared_ptr<Knowledge> fence_release;  // what the last __threadfence of this thread published
   std::vector<std::shared_ptr<Knowledge>> relaxed;  // read by relaxed atomics, not yet fenced
 };
+
+static_assert(sizeof(Fiber) <= kHeaderBytes);
 
 struct Warp { u32 arrived = 0, mask = 0; const char* name = nullptr; Site at{}; void* args[32] = {}; };
 
@@ -84,65 +52,26 @@ struct Barrier {
   Site at{};
 };
 
-struct Mbarrier {
-  u32 need = 0, pending = 0, phase = 0, phases = 0;  // phase: parity of the current one; phases: completed
-  i32 tx = 0;
-  u32 init_thread = 0, init_clock = 0;
-  bool visible_to_tma = false;
-  std::vector<std::pair<u32, u32>> waiters;  // (thread, parity)
-  Clock arriving, completed;
-  u32 column = 0;                            // its pseudo-thread in the vector clocks
-  Site at{};
-};
-
-struct PendingLoad {
-  u32 dst = 0, bar = 0, token = 0, thread = 0;
-  TensorMapData map{};
-  i32 coords[5] = {};
-  Site at{};
-};
-
-// How a TMA load laid a box out: a wgmma that reads it must name the same swizzle.
-struct Layout { u32 bytes = 0, span = 0; Site at{}; };
-
-// One asynchronous wgmma. The accumulator lives in `Accumulator` while any operation on it is in flight.
-struct Accumulator {
-  void* thread_regs[128];
-  std::vector<u32> tile;  // 64 x n values (float or int bits), row-major
-  u32 n = 0, users = 0;
-};
-struct WgmmaOp {
-  Mma kind{};
-  u32 n = 0;
-  u64 desc_a = 0, desc_b = 0;
-  bool a_in_regs = false, accumulate = false, executed = false;
-  std::vector<u32> a_regs;  // 128 x 4
-  Accumulator* acc = nullptr;
-  u32 token = 0;
-  Site at{};
-};
-// One warpgroup-wide operation, from its first thread's arrival to its last one's, which executes it.
-struct Collective {
-  const char* name = nullptr;
-  Site at{};
-  u32 arrived = 0, value = 0;   // value: what a wait or setmaxnreg is given
-  WgmmaOp op;                   // a wgmma; all threads ask for the same
-  std::vector<u32> tile;        // its accumulator, where this operation took the registers over
-  void* regs[128];              // each thread's accumulator, valid once it has arrived
-};
-struct Warpgroup {
-  std::deque<Collective> pending;  // in program order
-  u32 next[128] = {}, done = 0;    // operations each thread has arrived at, and that have been executed
-  bool fenced = false;
-  std::vector<WgmmaOp> ops;
-  std::vector<size_t> groups;  // ops.size() at each commit
-  std::vector<std::unique_ptr<Accumulator>> accumulators;
-  u32 regs = 0;
-  std::vector<u32> reg_waiters;
-};
-
 constexpr u32 kNamedBarriers = 16;
 constexpr size_t kMaxSmem = size_t{228} << 10;
+
+// The threads that can run, each once: a ring, so that those of one warp can go before all others.
+struct ReadyThreads {
+  u32 threads[kMaxThreads];
+  u32 head = 0, tail = 0;  // number i lies at i modulo kMaxThreads
+  u32& at(u32 number) { return threads[number % kMaxThreads]; }
+  u32 size() const { return tail - head; }
+  bool empty() const { return head == tail; }
+  void clear() { head = tail = 0; }
+  void add(u32 thread) { at(tail++) = thread; }
+  void add_first(u32 thread) { at(--head) = thread; }
+  u32 take_first() { return at(head++); }
+  u32 take(u32 index) {  // the last one takes its place
+    const u32 thread = at(head + index);
+    at(head + index) = at(--tail);
+    return thread;
+  }
+};
 
 struct LaunchInfo {
   const Op* op = nullptr;
@@ -166,11 +95,10 @@ struct Block {
   Warp warps[kMaxThreads / 32];
   Barrier barriers[kNamedBarriers];
   Warpgroup warpgroups[kMaxThreads / 128];
-  std::unordered_map<u32, Mbarrier> mbarriers;
+  Mbarriers mbarriers;
   std::deque<PendingLoad> loads;
   std::map<u32, Layout> layouts;  // by shared offset
-  std::vector<u32> ready;
-  size_t ready_head = 0;
+  ReadyThreads ready;
   u64 rng = 1;
   u32 next_token = 1;
   u32 free_regs = 0;
@@ -178,13 +106,22 @@ struct Block {
   void* main_stack_pointer = nullptr;
   Failure failure;
   RaceState race;
-  // Unchecked twins: allocations found lately, by page. No two allocations share a page.
+  // Allocations found lately, by page. No two allocations share a page.
   struct Found { uintptr_t page = 0; const Allocation* allocation = nullptr; } found[64];
 
   Mode mode() const { return launch->schedule.mode; }
   bool checked() const { return launch->checked; }
   u64 random() { rng ^= rng << 13; rng ^= rng >> 7; return rng ^= rng << 17; }
-  bool coin() { return mode() == Mode::reverse || (mode() == Mode::random && (random() & 1)); }
+  // Whether asynchronous work lands as soon as it is issued, or as late as is legal. Forward is late where mistakes are
+  // looked for, and at once where results are wanted.
+  bool lands_at_once() {
+    switch (mode()) {
+      case Mode::forward: return !checked();
+      case Mode::reverse: return true;
+      case Mode::random: break;
+    }
+    return random() & 1;
+  }
 };
 
 inline Fiber& me() { return static_cast<Fiber&>(self()); }
@@ -194,13 +131,36 @@ void run_block(Block& block, const LaunchInfo& launch, Dim3 index);
 Block& worker_block();             // this OS thread's reusable block
 void block_here(const char* waiting_in, Site at);  // suspend the current fiber until somebody wakes it
 void wake(Block& block, u32 thread);
+// These lanes of a warp: they go on while their stacks are in the cache, where the schedule is free to say so.
+void wake_warp(Block& block, u32 warp, u32 lanes);
 [[noreturn]] void fail(Fault fault, Where where, const std::string& message);
 [[noreturn]] inline void misuse(Site at, const std::string& message) { fail(Fault::misuse, where_of(at), message); }
 void install_fault_handler();
 bool land_one_load(Block& block);  // mbarrier.cpp: complete one pending TMA load; false if there is none
 
-// --- shared memory ------------------------------------------------------------------------------------
-u8* smem_at(Block& block, u32 offset, size_t bytes, Where where);
+// --- bounds and liveness; `at` is a Site, or a Where where it is known already: looked up when something is wrong ----
+[[noreturn]] void fail_shared(const Block& block, u32 offset, size_t bytes, Where where);
+template <class At>
+u8* smem_at(Block& block, u32 offset, size_t bytes, At at) {
+  if (offset + bytes > block.launch->smem_bytes) fail_shared(block, offset, bytes, where_of(at));
+  return block.smem + offset;
+}
+
+// Whether the bytes lie in a live allocation of the block's device.
+inline bool lies_in_known(Block& b, const void* p, size_t bytes) {
+  const uintptr_t page = reinterpret_cast<uintptr_t>(p) >> 12;
+  Block::Found& slot = b.found[(page ^ page >> 6) & 63];
+  if (slot.page != page) slot = {page, Memory::instance().find(p)};
+  const Allocation* a = slot.allocation;
+  const auto* q = static_cast<const u8*>(p);
+  return a && !a->freed && a->device == b.launch->device && q >= a->base && q + bytes <= a->base + a->bytes;
+}
+void check_global_slowly(Block& block, const void* p, size_t bytes, size_t alignment, Where where);
+template <class At>
+void check_global(Block& block, const void* p, size_t bytes, size_t alignment, At at) {
+  if (reinterpret_cast<uintptr_t>(p) % alignment == 0 && lies_in_known(block, p, bytes)) return;
+  check_global_slowly(block, p, bytes, alignment, where_of(at));
+}
 
 // Implementation table given to every twin.
 const Runtime& runtime();

@@ -76,32 +76,24 @@ std::string position(const Block& b, const Fiber& f) {
   leave_block(b);
 }
 
-Fiber* pick(Block& b) {
+inline Fiber* pick(Block& b) {
   while (true) {
-    const size_t n = b.ready.size() - b.ready_head;
+    if (b.mode() == Mode::forward && !b.ready.empty()) return b.fibers[b.ready.take_first()];
     if (b.mode() == Mode::random && !b.loads.empty() && (b.random() & 7) == 0) land_one_load(b);
-    if (!n) {
-      if (b.ready.size() > b.ready_head) continue;  // the load above woke somebody
-      if (!land_one_load(b)) return nullptr;        // asynchronous work lands as late as this
-      continue;
-    }
-    u32 t;
-    if (b.mode() == Mode::forward) {
-      t = b.ready[b.ready_head++];
-    } else {
-      const size_t j = b.mode() == Mode::reverse ? b.ready.size() - 1 : b.ready_head + b.random() % n;
-      t = b.ready[j];
-      b.ready[j] = b.ready.back();
-      b.ready.pop_back();
-    }
-    if (b.ready_head >= b.ready.size()) b.ready.clear(), b.ready_head = 0;
-    return b.fibers[t];
+    if (!b.ready.empty())
+      return b.fibers[b.ready.take(b.mode() == Mode::reverse ? b.ready.size() - 1 : u32(b.random() % b.ready.size()))];
+    if (!land_one_load(b)) return nullptr;  // asynchronous work lands as late as this
   }
 }
 
+// The lowest words of a stack, staggered as the headers are.
+u64& canary_of(u8* stack) { return *reinterpret_cast<u64*>(stack + reinterpret_cast<uintptr_t>(stack) / kStackBytes % 64 * 64); }
+
 void check_stack(Fiber& f) {
-  if (f.canary != kCanary)
-    fail(Fault::misuse, where_of(f.at), text("thread overflowed its %zu KiB fiber stack", kStackBytes >> 10));
+  u64& canary = canary_of(f.block->stacks + size_t(f.id) * kStackBytes);
+  if (canary == kCanary) return;
+  canary = kCanary;
+  fail(Fault::misuse, where_of(f.at), text("thread overflowed its %zu KiB fiber stack", kStackBytes >> 10));
 }
 
 // Shared memory may be given to another block as soon as this one is gone.
@@ -110,17 +102,19 @@ void check_nothing_in_flight(Fiber& f) {
   for (size_t i = f.stores.first; i < f.stores.queue.size(); i++)
     if (!f.stores.queue[i].read_done)
       misuse(f.stores.queue[i].at, "thread exits while its TMA store may still read shared memory (tma_wait_read is missing)");
+  if (!f.in_flight.empty())
+    misuse(f.in_flight.front().at, "thread exits while a wgmma is in flight (wgmma_wait is missing)");
   if (!f.copies.empty()) {  // what the thread never waited for completes with it
     cp_async_commit({});
     cp_async_wait(0, {});
   }
   if (b.live > 1) return;
   if (!b.loads.empty()) misuse(b.loads.front().at, "block exits while a TMA load into its shared memory is in flight");
-  for (const Warpgroup& g : b.warpgroups) {
-    if (!g.pending.empty())
-      misuse(g.pending.front().at, text("block exits while %u of 128 threads have arrived at %s: divergent warpgroup",
-                                        g.pending.front().arrived, g.pending.front().name));
-    if (!g.ops.empty()) misuse(g.ops.front().at, "block exits while a wgmma is in flight (wgmma_wait is missing)");
+  for (Warpgroup& g : b.warpgroups) {
+    if (g.done < g.begun) {
+      const Collective& c = g.ring[g.done & g.mask];
+      misuse(c.at, text("block exits while %u of 128 threads have arrived at %s: divergent warpgroup", c.arrived, c.name));
+    }
   }
 }
 
@@ -195,7 +189,17 @@ void fail(Fault fault, Where where, const std::string& message) {
 
 void wake(Block& block, u32 thread) {
   block.fibers[thread]->waiting_in = nullptr;
-  block.ready.push_back(thread);
+  block.ready.add(thread);
+}
+
+void wake_warp(Block& b, u32 warp, u32 lanes) {
+  for (u32 l = 32; l--;) {
+    if (!(lanes >> l & 1)) continue;
+    const u32 thread = warp * 32 + l;
+    b.fibers[thread]->waiting_in = nullptr;
+    if (b.mode() == Mode::forward) b.ready.add_first(thread);
+    else b.ready.add(thread);
+  }
 }
 
 void block_here(const char* waiting_in, Site at) {
@@ -203,7 +207,6 @@ void block_here(const char* waiting_in, Site at) {
   Block& b = *f.block;
   f.waiting_in = waiting_in;
   f.at = at;
-  check_stack(f);
   Fiber* next = pick(b);
   if (next == &f) return;
   if (!next) report_deadlock(b);
@@ -220,6 +223,7 @@ Block& worker_block() {
       return reinterpret_cast<u8*>((reinterpret_cast<uintptr_t>(p) + align - 1) / align * align);
     };
     block->stacks = map(kMaxThreads * kStackBytes, kStackBytes);
+    for (u32 t = 0; t < kMaxThreads; t++) canary_of(block->stacks + t * kStackBytes) = kCanary;
     block->smem = map(kMaxSmem + 4096, 1024);  // mapped once per OS thread, for the life of the process
   }
   return *block;
@@ -231,7 +235,6 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
   b.n = b.live = launch.block.x * launch.block.y * launch.block.z;
   b.rng = (launch.schedule.seed + 1) * 0x9E3779B97F4A7C15ull + index.x * 77 + index.y * 7919 + index.z * 104729;
   b.ready.clear();
-  b.ready_head = 0;
   b.failure = {};
   b.loads.clear();
   b.mbarriers.clear();
@@ -239,9 +242,9 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
   b.waited_for_grid = false;
   for (u32 w = 0; w < (b.n + 31) / 32; w++) b.warps[w] = Warp{};
   for (Barrier& bar : b.barriers) bar = Barrier{};
-  for (Warpgroup& g : b.warpgroups) g = Warpgroup{};
   const u32 regs = launch.regs_per_thread ? (launch.regs_per_thread + 7) / 8 * 8
                                           : std::min(255u, 65536u / std::max(b.n, 1u)) / 8 * 8;
+  for (Warpgroup& g : b.warpgroups) g.reset(0);
   for (u32 g = 0; g < (b.n + 127) / 128; g++) b.warpgroups[g].regs = regs;
   b.free_regs = 0;
   std::memset(b.smem, 0xFF, launch.smem_bytes);
@@ -253,7 +256,7 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
       copies.clear();
       b.fibers[t]->~Fiber();
     }
-    Fiber* f = new (base) Fiber;
+    Fiber* f = new (reinterpret_cast<void*>(header_of(reinterpret_cast<uintptr_t>(base)))) Fiber;
     f->copies = std::move(copies);
     b.fibers[t] = f;
     f->tid = {t % launch.block.x, t / launch.block.x % launch.block.y, t / (launch.block.x * launch.block.y)};
@@ -265,14 +268,13 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
     f->lane = t & 31;
     f->warp = t >> 5;
     f->block = &b;
-    f->canary = kCanary;
-    // Stagger the stacks: same-offset stacks would all fall into the same cache sets.
-    auto** sp = reinterpret_cast<void**>(base + kStackBytes - (t * 832 & 0x3fc0) - 64);
+    f->group = t / 128 * 128 + 128 <= b.n ? &b.warpgroups[t / 128] : nullptr;
+    auto** sp = reinterpret_cast<void**>(f);
     *--sp = nullptr;
     *--sp = reinterpret_cast<void*>(&fiber_main);
     for (int i = 0; i < 6; i++) *--sp = nullptr;
     f->stack_pointer = sp;
-    b.ready.push_back(t);
+    b.ready.add(t);
   }
   if (launch.checked) race_begin_block(b);
   running = &b;
@@ -281,12 +283,10 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
   running = nullptr;
 }
 
-u8* smem_at(Block& b, u32 offset, size_t bytes, Where where) {
-  if (offset + bytes > b.launch->smem_bytes)
-    fail(Fault::illegal_address, where,
-         text("shared memory access out of bounds: offset %u + %zu bytes > %zu bytes of dynamic shared memory", offset,
-              bytes, b.launch->smem_bytes));
-  return b.smem + offset;
+void fail_shared(const Block& b, u32 offset, size_t bytes, Where where) {
+  fail(Fault::illegal_address, where,
+       text("shared memory access out of bounds: offset %u + %zu bytes > %zu bytes of dynamic shared memory", offset, bytes,
+            b.launch->smem_bytes));
 }
 
 }  // namespace emu

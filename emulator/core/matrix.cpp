@@ -1,96 +1,83 @@
 // matrix.cpp - ldmatrix and mma.sync (PTX ISA, warp level matrix instructions: layouts of m8n8, m16n8k16, m16n8k32).
-#include <cstring>
-
-#include "../include/llmc_emu/formats.h"
 #include "primitives.h"
+#include "products.h"
 
 namespace emu {
 
 namespace {
 
-struct LdmatrixArg { u32* regs; u32 addr; u32 num; bool trans; Where where; };
+struct LdmatrixArg { u32* regs; u32 addr; u32 num; bool trans; Site at; };
 
-// Lane 8*m + i gives the address of row i of matrix m; lane 4*g + t receives elements (g, 2t) and (g, 2t+1).
+// Lane 8*m + i gives the address of row i of matrix m; lane 4*g + t receives elements (g, 2t) and (g, 2t+1), transposed
+// (2t, g) and (2t+1, g).
 void exec_ldmatrix(void** args, u32) {
   Fiber& f = me();
   Block& b = *f.block;
   const auto& first = *static_cast<LdmatrixArg*>(args[0]);
   for (u32 m = 0; m < first.num; m++) {
-    u16 matrix[8][8];
+    const u8* rows[8];
     for (u32 i = 0; i < 8; i++) {
       const auto& lane = *static_cast<LdmatrixArg*>(args[m * 8 + i]);
-      if (lane.addr % 16) fail(Fault::misaligned, lane.where, text("ldmatrix: row address 0x%x is not 16-byte aligned", lane.addr));
-      const u8* row = smem_at(b, lane.addr, 16, lane.where);
-      if (b.checked()) race_access(b, row, 16, {0, lane.where, f.warp * 32 + m * 8 + i});
-      std::memcpy(matrix[i], row, 16);
+      if (lane.addr % 16) fail(Fault::misaligned, where_of(lane.at), text("ldmatrix: row address 0x%x is not 16-byte aligned", lane.addr));
+      rows[i] = smem_at(b, lane.addr, 16, lane.at);
+      if (b.checked()) race_access(b, rows[i], 16, {0, where_of(lane.at), f.warp * 32 + m * 8 + i});
     }
     for (u32 l = 0; l < 32; l++) {
       const u32 g = l >> 2, t = l & 3;
-      const u16 lo = first.trans ? matrix[t * 2][g] : matrix[g][t * 2];
-      const u16 hi = first.trans ? matrix[t * 2 + 1][g] : matrix[g][t * 2 + 1];
-      static_cast<LdmatrixArg*>(args[l])->regs[m] = lo | u32(hi) << 16;
+      u32& reg = static_cast<LdmatrixArg*>(args[l])->regs[m];
+      if (!first.trans) {
+        std::memcpy(&reg, rows[g] + t * 4, 4);
+      } else {
+        u16 pair[2];
+        std::memcpy(&pair[0], rows[t * 2] + g * 2, 2);
+        std::memcpy(&pair[1], rows[t * 2 + 1] + g * 2, 2);
+        std::memcpy(&reg, pair, 4);
+      }
     }
   }
 }
 
 struct MmaArg { void* c; const u32* a; const u32* b; Mma kind; };
 
-template <class Acc, u32 K, class Decode>
-void multiply(void** args, Decode decode) {
-  constexpr u32 per_reg = K / 8;  // elements in a 32-bit register: 2 or 4
-  Acc a[16][K], b[K][8], c[16][8];
+// Lane 4*g + t holds, of A, rows g and g + 8 at bytes 4t.. of both halves of K; of B, column g there; of C, columns 2t and
+// 2t + 1 of rows g and g + 8. A row of A and a column of B are 32 bytes of any format.
+template <class T, u32 K>
+void multiply(void** args, Mma kind) {
+  u32 a_bits[16][8], b_bits[8][8];
+  T a[16 * K], w[K * 8], c[16][8];
   for (u32 l = 0; l < 32; l++) {
     const auto& x = *static_cast<MmaArg*>(args[l]);
     const u32 g = l >> 2, t = l & 3;
-    for (u32 r = 0; r < 4; r++)
-      for (u32 e = 0; e < per_reg; e++)
-        a[g + (r & 1) * 8][t * per_reg + (r >> 1) * K / 2 + e] = decode(x.a[r], e);
-    for (u32 r = 0; r < 2; r++)
-      for (u32 e = 0; e < per_reg; e++) b[t * per_reg + r * K / 2 + e][g] = decode(x.b[r], e);
-    for (u32 r = 0; r < 4; r++) c[g + (r >> 1) * 8][t * 2 + (r & 1)] = static_cast<Acc*>(x.c)[r];
+    for (u32 r = 0; r < 4; r++) a_bits[g + (r & 1) * 8][t + (r >> 1) * 4] = x.a[r];
+    for (u32 r = 0; r < 2; r++) b_bits[g][t + r * 4] = x.b[r];
+    for (u32 h = 0; h < 2; h++) std::memcpy(&c[g + h * 8][t * 2], static_cast<T*>(x.c) + h * 2, 2 * sizeof(T));
   }
-  // The eight columns of eight rows at a time, so that no addition waits for the one before it.
-  typedef Acc Lanes __attribute__((vector_size(32)));
-  constexpr u32 kRows = 8;
-  for (u32 i = 0; i < 16; i += kRows) {
-    Lanes sums[kRows], row;
-    std::memcpy(sums, c[i], sizeof sums);
-    for (u32 k = 0; k < K; k++) {
-      std::memcpy(&row, b[k], sizeof row);
-#pragma GCC unroll 8
-      for (u32 r = 0; r < kRows; r++) sums[r] += a[i + r][k] * row;
-    }
-    std::memcpy(c[i], sums, sizeof sums);
+  for (u32 half = 0; half < 2; half++) {
+    for (u32 i = 0; i < 16; i++) decode(kind, reinterpret_cast<u8*>(&a_bits[i][half * 4]), a + i * K + half * K / 2, 1);
+    for (u32 j = 0; j < 8; j++) decode(kind, reinterpret_cast<u8*>(&b_bits[j][half * 4]), w + half * K / 2 * 8 + j, 8);
   }
+  add_product<K>(a, w, 8, c[0], 8);
+  add_product<K>(a + 8 * K, w, 8, c[8], 8);
   for (u32 l = 0; l < 32; l++) {
     const u32 g = l >> 2, t = l & 3;
-    for (u32 r = 0; r < 4; r++) static_cast<Acc*>(static_cast<MmaArg*>(args[l])->c)[r] = c[g + (r >> 1) * 8][t * 2 + (r & 1)];
+    for (u32 h = 0; h < 2; h++)
+      std::memcpy(static_cast<T*>(static_cast<MmaArg*>(args[l])->c) + h * 2, &c[g + h * 8][t * 2], 2 * sizeof(T));
   }
 }
 
 void exec_mma(void** args, u32) {
   switch (static_cast<MmaArg*>(args[0])->kind) {
-    case Mma::bf16:
-      return multiply<float, 16>(args, [](u32 reg, u32 e) { return bf16_to_f32(u16(reg >> 16 * e)); });
-    case Mma::f16:
-      return multiply<float, 16>(args, [](u32 reg, u32 e) { return f16_to_f32(u16(reg >> 16 * e)); });
-    case Mma::e4m3:
-      return multiply<float, 32>(args, [](u32 reg, u32 e) { return e4m3_to_f32(u8(reg >> 8 * e)); });
-    case Mma::s8:
-      return multiply<i32, 32>(args, [](u32 reg, u32 e) { return i32(static_cast<signed char>(reg >> 8 * e)); });
+    case Mma::bf16: return multiply<float, 16>(args, Mma::bf16);
+    case Mma::f16: return multiply<float, 16>(args, Mma::f16);
+    case Mma::e4m3: return multiply<float, 32>(args, Mma::e4m3);
+    case Mma::s8: return multiply<i32, 32>(args, Mma::s8);
   }
 }
 
 }  // namespace
 
-float decode_element(Mma kind, const u8* p) {
-  u16 half;
-  std::memcpy(&half, p, kind == Mma::e4m3 ? 1 : 2);
-  return kind == Mma::bf16 ? bf16_to_f32(half) : kind == Mma::f16 ? f16_to_f32(half) : e4m3_to_f32(*p);
-}
-
 void ldmatrix(u32* regs, u32 num, bool trans, u32 addr, Site at) {
-  LdmatrixArg arg{regs, addr, num, trans, where_of(at)};
+  LdmatrixArg arg{regs, addr, num, trans, at};
   warp_op(~0u, trans ? "ldmatrix.trans" : "ldmatrix", true, &arg, exec_ldmatrix, at);
 }
 

@@ -1,9 +1,7 @@
 // mbarrier.cpp - mbarrier objects and the TMA loads that complete on them (PTX ISA: mbarrier; cp.async.bulk.tensor).
 // The state lives beside the shared memory; the 8 bytes themselves hold poison.
-#include <algorithm>
-#include <cstring>
-
 #include "primitives.h"
+#include "tma.h"
 
 namespace emu {
 
@@ -12,9 +10,9 @@ namespace {
 constexpr i32 kMaxTx = (1 << 20) - 1;
 
 Mbarrier& find(Block& b, u32 bar, const char* what, Site at) {
-  auto it = b.mbarriers.find(bar);
-  if (it == b.mbarriers.end()) misuse(at, text("%s: no mbarrier was initialised at shared address 0x%x", what, bar));
-  Mbarrier& m = it->second;
+  Mbarrier* found = b.mbarriers.find(bar);
+  if (!found) misuse(at, text("%s: no mbarrier was initialised at shared address 0x%x", what, bar));
+  Mbarrier& m = *found;
   const Fiber& f = me();
   if (b.checked() && b.race.row(f.id)[m.init_thread] < m.init_clock)
     fail(Fault::race, where_of(at), text("%s by thread %u is not ordered after the mbarrier's initialisation at %s by thread %u",
@@ -31,21 +29,27 @@ void complete_if_done(Block& b, Mbarrier& m) {
     clock_join(m.completed, m.arriving.data(), u32(m.arriving.size()));
     m.arriving.clear();
   }
-  std::vector<std::pair<u32, u32>> still;
-  for (auto [thread, parity] : m.waiters) {
-    if (parity != m.phase) wake(b, thread);
-    else still.emplace_back(thread, parity);
+  size_t kept = 0;
+  for (const auto& waiter : m.waiters) {
+    if (waiter.second != m.phase) wake(b, waiter.first);
+    else m.waiters[kept++] = waiter;
   }
-  m.waiters = std::move(still);
+  m.waiters.resize(kept);
 }
 
 void land(Block& b, const PendingLoad& load) {
-  for_each_tma_chunk(load.map, load.dst, load.coords, [](void* block, TmaRow row) {
-    u8* dst = static_cast<Block*>(block)->smem + row.smem;
-    if (row.global) std::memcpy(dst, row.global, row.bytes);
-    else std::memset(dst, 0, row.bytes);
-  }, &b);
-  Mbarrier& m = b.mbarriers.at(load.bar);
+  const u32 span = tma_span(load.map);
+  auto zero = [&](u32 smem, u32, u32 bytes) { std::memset(b.smem + smem, 0, bytes); };
+  for_each_tma_row(load.map, load.dst, load.coords, [&](const TmaRow& row) {
+    for_each_run(row.smem, 0, row.begin, span, zero);
+    for_each_run(row.smem, row.begin, row.end, span, [&](u32 smem, u32 x, u32 bytes) {
+      const u8* from = row.global + (x - row.begin);
+      if (bytes == 16) std::memcpy(b.smem + smem, from, 16);
+      else std::memcpy(b.smem + smem, from, bytes);
+    });
+    for_each_run(row.smem, row.end, row.bytes, span, zero);
+  });
+  Mbarrier& m = *b.mbarriers.find(load.bar);
   const u32 bytes = u32(tma_box_bytes(load.map));
   if (b.checked()) {
     const u32 column = b.n + m.column, clock = m.phases + 1;
@@ -72,13 +76,14 @@ void mbar_init(u32 bar, u32 count, Site at) {
   Fiber& f = me();
   Block& b = *f.block;
   if (bar % 8) fail(Fault::misaligned, where_of(at), text("mbarrier address 0x%x is not 8-byte aligned", bar));
-  u8* p = smem_at(b, bar, 8, where_of(at));
+  u8* p = smem_at(b, bar, 8, at);
   if (!count || count > u32(kMaxTx)) misuse(at, text("mbarrier count %u is not in 1..%d", count, kMaxTx));
-  if (b.mbarriers.count(bar)) misuse(at, text("mbarrier at 0x%x is initialised twice", bar));
-  if (b.mbarriers.size() >= kPseudoThreads) misuse(at, text("more than %u mbarriers in one block", kPseudoThreads));
+  if (b.mbarriers.find(bar)) misuse(at, text("mbarrier at 0x%x is initialised twice", bar));
+  if (b.mbarriers.all.size() >= kPseudoThreads) misuse(at, text("more than %u mbarriers in one block", kPseudoThreads));
   Mbarrier m;
+  m.address = bar;
   m.need = m.pending = count;
-  m.column = u32(b.mbarriers.size());
+  m.column = u32(b.mbarriers.all.size());
   m.at = at;
   m.init_thread = f.id;
   if (b.checked()) {
@@ -86,7 +91,7 @@ void mbar_init(u32 bar, u32 count, Site at) {
     race_mark_sync(b, bar, 8, true);
     m.init_clock = b.race.row(f.id)[f.id];
   }
-  b.mbarriers.emplace(bar, std::move(m));
+  b.mbarriers.add(std::move(m));
 }
 
 void mbar_arrive(u32 bar, u32 tx_bytes, bool expect, Site at) {
@@ -118,7 +123,7 @@ void mbar_wait(u32 bar, u32 parity, Site at) {
 
 void fence_mbar_init(Site) {
   Fiber& f = me();
-  for (auto& [address, m] : f.block->mbarriers)
+  for (Mbarrier& m : f.block->mbarriers.all)
     if (m.init_thread == f.id) m.visible_to_tma = true;
 }
 
@@ -138,24 +143,22 @@ void tma_load(u32 dst, const void* map, u32 bar, u32 rank, const i32* coords, Si
   load.dst = dst, load.bar = bar, load.thread = f.id, load.at = at;
   for (u32 i = 0; i < rank; i++) load.coords[i] = coords[i];
   const size_t bytes = tma_box_bytes(load.map);
-  u8* target = smem_at(b, dst, bytes, where_of(at));
+  u8* target = smem_at(b, dst, bytes, at);
   Mbarrier& m = find(b, bar, "TMA load", at);
   if (!m.visible_to_tma)
     misuse(at, text("TMA load: the mbarrier initialised at %s is not visible to the async proxy "
                     "(mbar_fence_init is missing)", describe(where_of(m.at)).c_str()));
-  struct Arg { Block* b; Where where; u32 thread; bool checked; } arg{&b, where_of(at), f.id, b.checked()};
-  for_each_tma_chunk(load.map, dst, load.coords, [](void* p, TmaRow row) {
-    auto& x = *static_cast<Arg*>(p);
-    if (!row.global) return;
-    check_global(*x.b, row.global, row.bytes, 1, x.where);
-    if (x.checked) race_access(*x.b, row.global, row.bytes, {kAsync, x.where, x.thread});
-  }, &arg, true);
+  for_each_tma_row(load.map, dst, load.coords, [&](const TmaRow& row) {
+    if (row.begin == row.end) return;
+    check_global(b, row.global, row.end - row.begin, 1, at);
+    if (b.checked()) race_access(b, row.global, row.end - row.begin, {kAsync, where_of(at), f.id});
+  });
   if (b.checked()) {
     load.token = b.next_token++;
     race_pend(b, target, bytes, {kWrite | kAsync, where_of(at), f.id}, load.token);
   }
   b.layouts[dst] = {u32(bytes), tma_span(load.map), at};
-  if (b.mode() == Mode::reverse) land(b, load);
+  if (b.mode() != Mode::random && b.lands_at_once()) land(b, load);
   else b.loads.push_back(load);
 }
 

@@ -9,17 +9,10 @@ void barrier_sync(u32 id, u32 count, Site at);
 void barrier_arrive(u32 id, u32 count, Site at);
 void warp_op(u32 mask, const char* name, bool aligned, void* arg, WarpExec exec, Site at);
 void syncwarp(u32 mask, Site at);
-// A warpgroup-wide operation: each thread joins it, fills in its part and arrives; the last of the 128 executes. A thread
-// whose registers it does not change need not wait for the others. name must be a literal (compared by address).
-using CollectiveExec = void (*)(Warpgroup&, Block&, Collective&);
-Collective& warpgroup_join(const char* name, Site at);
-void warpgroup_arrive(Collective& c, CollectiveExec exec, bool wait);
 
 // access.cpp
 void access(const void* p, u32 bytes, Access kind, Site at);
 void hook(const void* p, size_t bytes, Access kind, bool aligned, const void* pc);
-// Bounds, alignment and (checked) races of an access by `thread` in the name of an asynchronous operation.
-void check_global(Block& b, const void* p, size_t bytes, size_t alignment, Where where);
 u32 smem_offset(const void* p, Site at);
 u32 atomic_u32(u32* p, u32 value, Rmw op, Site at);
 float atomic_add_f32(float* p, float value, Site at);
@@ -40,7 +33,6 @@ void tma_wait(u32 pending, bool read_only, Site at);
 // matrix.cpp
 void ldmatrix(u32* regs, u32 num, bool trans, u32 addr, Site at);
 void mma(Mma kind, void* c, const u32* a, const u32* b, Site at);
-float decode_element(Mma kind, const u8* p);  // one f16, bf16 or e4m3 value
 
 // mbarrier.cpp
 void mbar_init(u32 bar, u32 count, Site at);
@@ -50,21 +42,13 @@ void fence_mbar_init(Site at);
 void fence_proxy_async(Site at);
 void tma_load(u32 dst, const void* map, u32 bar, u32 rank, const i32* coords, Site at);
 
-// tma.cpp: one box, between shared and global memory
-struct TmaRow { u32 smem; u8* global; u32 bytes; };  // global null: out of bounds, filled with zero
-size_t tma_box_bytes(const TensorMapData& map);
-u32 tma_span(const TensorMapData& map);  // swizzle span in bytes, 0 when there is none
-TensorMapData checked_map(const void* map, u32 rank, u32 smem, Site at);
-// Calls f once per run of bytes contiguous on both sides (16-byte chunks when swizzled), or, when only the global side
-// is of interest, once per row.
-void for_each_tma_chunk(const TensorMapData& map, u32 smem, const i32* coords, void (*f)(void*, TmaRow), void* arg,
-                        bool global_only = false);
-
 // wgmma.cpp
 void wgmma(Mma kind, u32 n, void* acc, const u32* a_regs, u64 desc_a, u64 desc_b, bool accumulate, Site at);
 void wgmma_fence(Site at);
 void wgmma_commit(Site at);
 void wgmma_wait(u32 pending, Site at);
+
+// setmaxnreg.cpp
 void setmaxnreg(u32 regs, bool increase, Site at);
 
 }  // namespace emu

@@ -28,17 +28,16 @@ std::unordered_map<const void*, std::shared_ptr<Knowledge>>& sync_variables() {
   return *map;
 }
 
+struct { uintptr_t number; ShadowPage* page; } latest;
+
 Granule& global_granule(uintptr_t address) {
-  static uintptr_t cached_number = ~uintptr_t{0};
-  static ShadowPage* cached = nullptr;
   const uintptr_t number = address >> 12;
-  if (number != cached_number || !cached) {
+  if (number != latest.number || !latest.page) {
     auto& page = pages()[number];
     if (!page) page = std::make_unique<ShadowPage>();
-    cached_number = number;
-    cached = page.get();
+    latest = {number, page.get()};
   }
-  return cached->granules[(address & 4095) >> 3];
+  return latest.page->granules[(address & 4095) >> 3];
 }
 
 struct Accessor {
@@ -305,10 +304,9 @@ Failure race_copy(const Op& op, const void* p, size_t bytes, bool write) {
 }
 
 void race_forget(const void* p, size_t bytes) {
-  each_granule(nullptr, p, bytes, [](Granule& g, u8 mask, uintptr_t) {
-    for (u32 i = 0; i < g.used; i++) g.slots[i].mask &= ~mask;
-    g.init &= ~mask;
-  });
+  const auto begin = reinterpret_cast<uintptr_t>(p);
+  for (uintptr_t number = begin >> 12; bytes && number <= (begin + bytes - 1) >> 12; number++) pages().erase(number);
+  latest = {};
 }
 
 void race_reset() {

@@ -17,6 +17,7 @@ struct Failure {
 using Where = u32;
 Where where_of(Site at);
 Where where_of(const void* pc);
+inline Where where_of(Where known) { return known; }
 std::string describe(Where where);  // "rms_norm.cuh:41", or the bare address when debug lines are missing
 
 // "file:line" of a code address from the DWARF line table of the shared object it lies in; "" if unknown.

@@ -50,24 +50,37 @@ void arrive(u32 id, u32 count, Site at, bool wait, const char* name) {
 void barrier_sync(u32 id, u32 count, Site at) { arrive(id, count, at, true, count ? "barrier.sync" : "__syncthreads"); }
 void barrier_arrive(u32 id, u32 count, Site at) { arrive(id, count, at, false, "barrier.arrive"); }
 
+namespace {
+
+// By the last lane to arrive.
+__attribute__((noinline)) void execute(Block& b, u32 warp, u32 last, WarpExec exec) {
+  Warp& w = b.warps[warp];
+  const u32 mask = w.mask;
+  w.arrived = 0;
+  void* args[32];
+  for (u32 l = 0; l < 32; l++) args[l] = mask >> l & 1 ? w.args[l] : nullptr;
+  exec(args, mask);
+  wake_warp(b, warp, mask & ~(1u << last));
+}
+
+[[noreturn]] __attribute__((noinline)) void diverged(const Warp& w, u32 mask, const char* name, Site at) {
+  misuse(at, text("divergent warp: %s (mask 0x%08x) meets %s (mask 0x%08x) of %s", name, mask, w.name, w.mask,
+                  describe(where_of(w.at)).c_str()));
+}
+
+}  // namespace
+
 void warp_op(u32 mask, const char* name, bool aligned, void* arg, WarpExec exec, Site at) {
   Fiber& f = me();
   Block& b = *f.block;
   Warp& w = b.warps[f.warp];
   if (!(mask >> f.lane & 1)) misuse(at, text("%s: lane %u is not in its own mask 0x%08x", name, f.lane, mask));
   if (!w.arrived) w.name = name, w.mask = mask, w.at = at;
-  else if (w.name != name || w.mask != mask || (aligned && w.at.line != at.line))
-    misuse(at, text("divergent warp: %s (mask 0x%08x) meets %s (mask 0x%08x) of %s", name, mask, w.name, w.mask,
-                    describe(where_of(w.at)).c_str()));
+  else if (w.name != name || w.mask != mask || (aligned && w.at.line != at.line)) diverged(w, mask, name, at);
   w.args[f.lane] = arg;
   w.arrived |= 1u << f.lane;
   if (w.arrived != mask) return block_here(name, at);
-  w.arrived = 0;
-  void* args[32];
-  for (u32 l = 0; l < 32; l++) args[l] = mask >> l & 1 ? w.args[l] : nullptr;
-  exec(args, mask);
-  for (u32 l = 0; l < 32; l++)
-    if ((mask >> l & 1) && l != f.lane) wake(b, f.warp * 32 + l);
+  execute(b, f.warp, f.lane, exec);
 }
 
 void syncwarp(u32 mask, Site at) {
@@ -84,42 +97,6 @@ void syncwarp(u32 mask, Site at) {
         clock_tick(b, f.warp * 32 + l);
       }
   }, at);
-}
-
-Collective& warpgroup_join(const char* name, Site at) {
-  Fiber& f = me();
-  Block& b = *f.block;
-  const u32 base = f.id / 128 * 128;
-  if (base + 128 > b.n) misuse(at, text("%s: thread %u is not in a full warpgroup of 128 threads", name, f.id));
-  Warpgroup& g = b.warpgroups[f.id / 128];
-  const size_t index = g.next[f.id - base]++ - g.done;
-  if (index == g.pending.size()) {
-    g.pending.emplace_back();
-    g.pending.back().name = name, g.pending.back().at = at;
-  }
-  Collective& c = g.pending[index];
-  if (c.name != name || c.at.line != at.line)
-    misuse(at, text("divergent warpgroup: %s meets %s at %s", name, c.name, describe(where_of(c.at)).c_str()));
-  return c;
-}
-
-// In checked blocks everybody waits: an operation happens at the clocks its threads have when they issue it.
-void warpgroup_arrive(Collective& c, CollectiveExec exec, bool wait) {
-  Fiber& f = me();
-  Block& b = *f.block;
-  wait = wait || b.checked();
-  if (++c.arrived < 128) {
-    if (wait) block_here(c.name, c.at);
-    return;
-  }
-  Warpgroup& g = b.warpgroups[f.id / 128];
-  exec(g, b, c);  // the front: who arrives here has arrived at all before it
-  g.pending.pop_front();
-  g.done++;
-  if (!wait) return;
-  const u32 base = f.id / 128 * 128;
-  for (u32 t = base; t < base + 128; t++)
-    if (t != f.id) wake(b, t);
 }
 
 }  // namespace emu

@@ -18,13 +18,6 @@ static_assert(sizeof(TensorMapData) <= 128);
 // Shared-memory swizzle: 16-byte chunks XOR the row of 128 bytes (PTX ISA, Tensors: swizzling modes). `bytes` is
 // the span: 128, 64, 32, or 0. Acts on absolute shared-memory address bits, which is why TMA asks for
 // alignment.
-inline u32 swizzled(u32 address, u32 span) {
-  switch (span) {
-    case 128: return address ^ ((address >> 7 & 7) << 4);
-    case 64: return address ^ ((address >> 7 & 3) << 4);
-    case 32: return address ^ ((address >> 7 & 1) << 4);
-    default: return address;
-  }
-}
+inline u32 swizzled(u32 address, u32 span) { return address ^ ((address >> 7 & span / 16 - (span != 0)) << 4); }
 
 }  // namespace emu

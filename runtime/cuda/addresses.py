@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from llmc.runtime.cuda.plan import Argument, Buffer, Plan, Sizes
+from llmc.runtime.cuda.plan import Argument, Plan, Sizes
 from llmc.runtime.errors import ManifestInvalid
+from llmc.runtime.plan import Buffer
 from llmc.runtime.prepare import StepLimits
 
 ALIGNMENT = 256  # of every region; cuMemAlloc's own

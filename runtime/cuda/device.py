@@ -10,6 +10,7 @@ from llmc.runtime.cuda.addresses import find_buffer
 from llmc.runtime.cuda.arguments import Arguments
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
 from llmc.runtime.cuda.driver import CudaError
+from llmc.runtime.cuda.early import EarlyStart
 from llmc.runtime.cuda.graphs import EntryGraphs
 from llmc.runtime.cuda.logits import LogitsCopy
 from llmc.runtime.cuda.plan import Sizes, read_plan
@@ -62,6 +63,7 @@ class CudaDevice:
         self.num_blocks = resident.num_blocks
         self.memory = DeviceMemory(resident.weights_bytes, resident.kv_bytes, resident.arena_bytes)
         self._logits = {}
+        early = EarlyStart(resident.context.programmatic)
         for entry, plan in plans.items():
             arguments = Arguments(plan, resident.addresses)
             arguments.check(buckets[entry][-1])
@@ -69,8 +71,7 @@ class CudaDevice:
             if options.serial:
                 self._entries[entry] = SerialEntry(plan, resident.kernels, arguments)
             else:
-                programmatic = resident.context.programmatic
-                self._entries[entry] = EntryGraphs(plan, resident.kernels, arguments, programmatic)
+                self._entries[entry] = EntryGraphs(plan, resident.kernels, arguments, early)
             logits, vocab = find_buffer(plan, plan.logits), artifact.manifest.model.vocab_size
             if logits.row_bytes < 4 * vocab:
                 raise ManifestInvalid(

@@ -11,6 +11,7 @@ from typing import Any
 
 from llmc.runtime.cuda.arguments import Arguments
 from llmc.runtime.cuda.driver import CudaError, call, driver
+from llmc.runtime.cuda.early import REFUSED, EarlyStart, EdgeRefused
 from llmc.runtime.cuda.kernels import Kernels
 from llmc.runtime.cuda.launching import Shaped, failure, shape
 from llmc.runtime.cuda.plan import Plan, Sizes
@@ -19,16 +20,16 @@ from llmc.runtime.cuda.plan import Plan, Sizes
 class EntryGraphs:
     """Executable graphs of one entry.
 
-    `programmatic`: the device starts a kernel before its one predecessor has ended (compute capability 9.0 and later);
-    the kernel itself waits for it (grid_wait).
+    `early`: may the device start a kernel before its one predecessor has ended? The kernel itself waits for it
+    (grid_wait). Graphs of all entries share the answer: what a driver refuses is not asked for again.
     """
 
-    def __init__(self, plan: Plan, kernels: Kernels, arguments: Arguments, programmatic: bool) -> None:
+    def __init__(self, plan: Plan, kernels: Kernels, arguments: Arguments, early: EarlyStart) -> None:
         self._cu = driver()
         self._plan = plan
         self._kernels = kernels
         self._arguments = arguments
-        self._programmatic = programmatic
+        self._early = early
         self._ready: dict[Sizes, Any] = {}
 
     def run(self, sizes: Sizes, stream: Any) -> None:
@@ -45,6 +46,17 @@ class EntryGraphs:
                 call(self._cu.cuGraphExecDestroy, executable)
 
     def _build(self, sizes: Sizes, stream: Any) -> Any:
+        if self._early.allowed:
+            try:
+                return self._build_with(True, sizes, stream)
+            except EdgeRefused as refused:
+                executable = self._build_with(False, sizes, stream)
+                self._early.give_up(refused.error)
+                return executable
+        return self._build_with(False, sizes, stream)
+
+    def _build_with(self, programmatic: bool, sizes: Sizes, stream: Any) -> Any:
+        """Raises EdgeRefused where `programmatic` edges are what the driver does not take."""
         graph = call(self._cu.cuGraphCreate, 0)
         try:
             ends: list[tuple[Any, ...]] = []  # of each launch: nodes that have ended when it has
@@ -55,10 +67,13 @@ class EntryGraphs:
                     ends.append(after)
                     continue
                 try:
-                    ends.append((self._add(graph, shaped, sizes, after),))
+                    ends.append((self._add(graph, shaped, sizes, after, programmatic),))
                 except CudaError as error:
                     raise failure(self._plan, sizes, shaped, error) from error
-            executable = call(self._cu.cuGraphInstantiate, graph, 0)
+            try:
+                executable = call(self._cu.cuGraphInstantiate, graph, 0)
+            except CudaError as error:
+                raise _unless_refused(error, programmatic) from error
             try:
                 call(self._cu.cuGraphUpload, executable, stream)
             except CudaError:
@@ -69,18 +84,21 @@ class EntryGraphs:
             with contextlib.suppress(CudaError):
                 call(self._cu.cuGraphDestroy, graph)
 
-    def _add(self, graph: Any, shaped: Shaped, sizes: Sizes, after: Sequence[Any]) -> Any:
+    def _add(self, graph: Any, shaped: Shaped, sizes: Sizes, after: Sequence[Any], programmatic: bool) -> Any:
         parameters, variant = self._cu.CUDA_KERNEL_NODE_PARAMS(), shaped.variant
         parameters.func = self._kernels[variant.kernel]
         parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = shaped.grid
         parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = variant.block, 1, 1
         parameters.sharedMemBytes = variant.shared_bytes
         parameters.kernelParams = self._arguments.of(variant, sizes)
-        early = self._programmatic and len(after) == 1
+        early = programmatic and len(after) == 1
         full = [] if early else list(after)
         node = call(self._cu.cuGraphAddKernelNode, graph, full, len(full), parameters)
         if early:
-            call(self._cu.cuGraphAddDependencies, graph, list(after), [node], [self._programmatic_edge()], 1)
+            try:
+                call(self._cu.cuGraphAddDependencies, graph, list(after), [node], [self._programmatic_edge()], 1)
+            except CudaError as error:
+                raise _unless_refused(error, programmatic) from error
         return node
 
     def _programmatic_edge(self) -> Any:
@@ -89,3 +107,8 @@ class EntryGraphs:
         edge.from_port = self._cu.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
         edge.type = int(self._cu.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
         return edge
+
+
+def _unless_refused(error: CudaError, programmatic: bool) -> Exception:
+    """The error, or that of a graph which the driver may take without programmatic edges."""
+    return EdgeRefused(error) if programmatic and error.code in REFUSED else error

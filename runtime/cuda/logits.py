@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from llmc.runtime.cuda.driver import call, driver
-from llmc.runtime.cuda.plan import Buffer
+from llmc.runtime.plan import Buffer
 from llmc.runtime.prepare import StepBuffers
 
 _FLOAT = 4

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from math import prod
 
 from llmc.runtime.errors import ManifestInvalid
+from llmc.runtime.plan import FORMAT, Arena, Buffer
 from llmc.runtime.strict_json import JsonMismatch, from_plain, parse_json
 
-FORMAT = 1
 SYMBOLS = ("T", "R", "S", "L")
 POINTERS = ("buffer", "weight", "input", "scratch", "kv", "output")
 SCALARS = ("i32", "i64", "f32", "extent")
@@ -54,17 +54,6 @@ class Extent:
 
     def at(self, sizes: Sizes) -> int:
         return self.times * prod(-(-sizes.value(f.symbol) // f.per) for f in self.factors)
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Rows of a value: of the region that `rows` names (T or R), at region + max_rows * offset (bytes per row)."""
-
-    name: str
-    type: str
-    rows: str
-    row_bytes: int
-    offset: int
 
 
 @dataclass(frozen=True)
@@ -150,14 +139,6 @@ class Launch:
     def variant(self, rows: int) -> Variant:
         """The one for a bucket of `rows` rows."""
         return next((v for v in self.variants if rows <= v.up_to), self.variants[-1])
-
-
-@dataclass(frozen=True)
-class Arena:
-    """Bytes of the two regions of buffers, per row of a full step."""
-
-    bytes_per_token: int
-    bytes_per_row: int
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaModel, Llama
 from llmc.compiler.capture.capture import import_program
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.export import Exported, export, meta_model
-from llmc.compiler.capture.parameters import Parameters
+from llmc.compiler.capture.parameters import Parameters, bind
 from llmc.compiler.ir.ops.constant import Source
 from llmc.compiler.ir.types import DType
 
@@ -29,6 +29,30 @@ def refusal(model: PreTrainedModel) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message
+
+
+def test_more_layers_than_the_checkpoint_could_fill(oracle: ModuleType) -> None:
+    """Found while the module is built, not after 9,999 layers of it."""
+    config = oracle.config_of("llama", num_hidden_layers=9999)
+    message = r"a llama of more than 576 parameters \(num_hidden_layers is 9999\), the checkpoint has 20 tensors"
+    with pytest.raises(CaptureError, match=message):
+        meta_model(config, num_tensors=20)
+
+
+def test_modules_are_not_counted_against_a_checkpoint_that_fills_them(oracle: ModuleType) -> None:
+    """Nor is what is built afterwards."""
+    few = meta_model(oracle.config_of("llama", num_hidden_layers=1))
+    assert len(meta_model(few.config, num_tensors=len(few.state_dict())).state_dict()) == len(few.state_dict())
+    assert len(meta_model(oracle.config_of("llama", num_hidden_layers=70)).state_dict()) > 576
+
+
+def test_sizes_without_elements_are_refused_without_a_warning(
+    oracle: ModuleType, recwarn: pytest.WarningsRecorder
+) -> None:
+    checkpoint = oracle.checkpoint_from(oracle.eager_model(oracle.config_of("llama", num_hidden_layers=1)))
+    with pytest.raises(CaptureError, match=r"the module's \[\d+, 0\]"):
+        bind(meta_model(oracle.config_of("llama", num_hidden_layers=1, intermediate_size=0)), checkpoint)
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("rope_type", ["foo", "dynamic", "longrope"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from llmc.codegen.toolchain import compile_library, find_toolchain
+from llmc.codegen.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
 from llmc.compiler.targets import find_target
 from llmc.emulator.build import cache_dir
 from llmc.runtime.abi import MAX_LOGPROBS, LlmcSampling
@@ -42,12 +42,20 @@ class Sampled:
         )
 
 
+def _toolchain() -> Toolchain:
+    """The pinned one; a machine with a GPU and little else may have g++ alone."""
+    try:
+        return find_toolchain({})
+    except ToolchainError:
+        return find_toolchain({"CXX": os.environ.get("CXX", "g++")})
+
+
 @cache
 def _library() -> ctypes.CDLL:
     """Built for this machine's best target (all with fused multiply-adds give the same bits), kept by content."""
     sources = {p.name: p.read_text() for p in files("llmc.templates.cpu").iterdir() if p.name.endswith(".h")}
     sources |= {name: (HARNESS / name).read_text() for name in ("harness.h", "harness_sample.cpp")}
-    target, toolchain = find_target("cpu"), find_toolchain({})
+    target, toolchain = find_target("cpu"), _toolchain()
     key = hashlib.sha256(repr((sorted(sources.items()), target, toolchain)).encode()).hexdigest()[:24]
     final = cache_dir() / "cpu" / f"sample-{key}.so"
     if not final.exists():

@@ -22,8 +22,9 @@ from llmc.codegen.cuda.kernel import KernelParams, symbol_of
 from llmc.codegen.cuda.kv import KV_BLOCK, CudaKvSlot
 from llmc.codegen.cuda.linear import variants
 from llmc.codegen.cuda.linear_params import ArgumentKind, LinearParams
-from llmc.codegen.cuda.rope_append import RopeAppendParams
-from llmc.codegen.cuda.rows_examples import kernel, rms_norm_bf16
+from llmc.codegen.cuda.rows_examples import kernel, queries_keys_values, rms_norm_bf16
+from llmc.codegen.cuda.rows_kernel import Argument as RowsParameter
+from llmc.codegen.cuda.rows_kernel import ArgumentKind as RowsArgument
 from llmc.codegen.cuda.target import TARGETS
 from llmc.compiler.ir.dims import sym
 from llmc.compiler.ir.ops.attention import PagedAttention
@@ -34,6 +35,8 @@ from llmc.runtime.cuda.plan import Argument, Sizes
 LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 100
 EPS, SCALE = 1e-5, D**-0.5
 NORM = kernel(rms_norm_bf16(HIDDEN))
+ROPE_BODY = queries_keys_values(HEADS, KV_HEADS, D, norms=False)  # as the passes leave it of a Llama
+ROPE = kernel(ROPE_BODY)
 QKV = (HEADS + 2 * KV_HEADS) * D
 
 
@@ -42,7 +45,7 @@ def _decode(case: str, n: int, k: int) -> LinearParams:
     return variants(CASES[case].op(n), n, k, GPUS["h100"])[0].params
 
 
-QKV_LINEAR, O_LINEAR = _decode("bf16", QKV, HIDDEN), _decode("bf16_residual", HIDDEN, HEADS * D)
+QKV_LINEAR, O_LINEAR = _decode("plain", QKV, HIDDEN), _decode("bf16_residual", HIDDEN, HEADS * D)
 GATE_UP, DOWN = _decode("swiglu", INTER, HIDDEN), _decode("bf16_residual", HIDDEN, INTER)
 HEAD = _decode("plain", VOCAB, HIDDEN)
 LINEARS = (QKV_LINEAR, O_LINEAR, GATE_UP, DOWN, HEAD)
@@ -56,9 +59,8 @@ ATTENTION = attention_forms(
     TARGETS["sm_90a"],
     {"q": Argument("buffer", "q"), "out": Argument("buffer", "out")},
 ).decode
-ROPE = RopeAppendParams(D, KV_BLOCK)
 SIZES = Sizes(tokens=1, rows=1, seqs=1, length=CONTEXT + 1)
-KERNELS: list[KernelParams] = [NORM, *LINEARS, *(launch.params for launch in ATTENTION), ROPE]
+KERNELS: list[KernelParams] = [NORM, ROPE, *LINEARS, *(launch.params for launch in ATTENTION)]
 
 
 def bf(x: np.ndarray) -> np.ndarray:
@@ -98,13 +100,13 @@ def reference(x: np.ndarray, layers: list[dict[str, np.ndarray]], final: np.ndar
     c, s = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
     def rope(y: np.ndarray) -> np.ndarray:
-        a, b = y[:, : D // 2].astype(np.float32), y[:, D // 2 :].astype(np.float32)
+        a, b = y[:, : D // 2], y[:, D // 2 :]
         return bf(np.concatenate([a * c - b * s, b * c + a * s], -1))
 
     h = x
     for w in layers:
-        qkv = bf(dot(w["qkv"], norm(h, w["n1"]))).reshape(-1, D)
-        q, k, v = rope(qkv[:HEADS]), rope(qkv[HEADS : HEADS + KV_HEADS]), qkv[HEADS + KV_HEADS :]
+        qkv = dot(w["qkv"], norm(h, w["n1"])).reshape(-1, D)
+        q, k, v = rope(qkv[:HEADS]), rope(qkv[HEADS : HEADS + KV_HEADS]), bf(qkv[HEADS + KV_HEADS :])
         out = []
         for i in range(HEADS):
             g = i // (HEADS // KV_HEADS)
@@ -130,12 +132,12 @@ def main() -> None:
     f = {p: load(folder, symbol_of(p), smem=p.smem_bytes) for p in KERNELS}
     blocks = layers[0]["kv"].shape[0]
     half = np.arange(D // 2) / (D // 2)
-    angle = np.arange(CONTEXT + 1)[:, None] * 10000.0**-half
+    angle = CONTEXT * 10000.0**-half
     cos, sin = Ptr(upload(np.cos(angle).astype(np.float32))), Ptr(upload(np.sin(angle).astype(np.float32)))
     tables, starts = (Ptr(upload(np.array(v, np.int32))) for v in (range(blocks), [0, 1]))
-    position, slot = (Ptr(upload(np.array([CONTEXT], np.int32))) for _ in range(2))
-    x, a, qkv, q, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, QKV, HEADS * D, INTER))
-    att, logits = Ptr(alloc(2 * HEADS * D)), Ptr(alloc(4 * VOCAB))
+    position, seq = Ptr(upload(np.array([CONTEXT], np.int32))), Ptr(upload(np.zeros(1, np.int32)))
+    x, a, q, att, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, HEADS * D, HEADS * D, INTER))
+    qkv, logits = (Ptr(alloc(4 * n)) for n in (QKV, VOCAB))
     scratch = Ptr(alloc(max(launch.scratch.at(SIZES) for launch in ATTENTION if launch.scratch)))
     graph, last, nodes = ok(cu.cuGraphCreate(0)), [], 0
 
@@ -190,6 +192,29 @@ def main() -> None:
             p = launch.params
             add(f[p], grid, p.threads, p.smem_bytes, *(value(a) for a in launch.arguments))
 
+    def write_keys_values(pool: Ptr) -> None:
+        """q = the turned queries; turned keys, and values, go to their place in the pool."""
+        named = {"qkv": qkv, "cos": cos, "sin": sin, "positions": position, "seqs": seq}
+
+        def value(argument: RowsParameter) -> object:
+            match argument.kind:
+                case RowsArgument.INPUT:
+                    return named[ROPE_BODY.inputs[argument.index].name]
+                case RowsArgument.OUTPUT:
+                    return q
+                case RowsArgument.KV_POOL:
+                    return pool
+                case RowsArgument.KV_BLOCK_BYTES:
+                    return Long(SLOT.num_bytes)
+                case RowsArgument.KV_OFFSET:
+                    return Long(SLOT.offset)
+                case RowsArgument.BLOCK_TABLES:
+                    return tables
+                case RowsArgument.COUNTS:
+                    return counts
+
+        add(f[ROPE], ROPE.grid(1), ROPE.threads, ROPE.smem_bytes, *map(value, ROPE.arguments))
+
     def norm(w: np.ndarray) -> None:
         """a = the rounded norm of the residual stream."""
         add(f[NORM], NORM.grid(1), NORM.threads, NORM.smem_bytes, x, Ptr(upload(w.astype(np.float32))), a, counts)
@@ -198,23 +223,7 @@ def main() -> None:
         pool = Ptr(upload(w["kv"]))
         norm(w["n1"])
         linear(QKV_LINEAR, a, w["qkv"], qkv)
-        add(
-            f[ROPE],
-            (HEADS + 2 * KV_HEADS, 1),
-            D // 2,
-            0,
-            qkv,
-            cos,
-            sin,
-            position,
-            slot,
-            q,
-            pool,
-            Ptr(pool + SLOT.num_bytes // 2),
-            SLOT.num_bytes // 2,
-            HEADS,
-            KV_HEADS,
-        )
+        write_keys_values(pool)
         attention(pool)
         linear(O_LINEAR, att, w["o"], x)
         norm(w["n2"])

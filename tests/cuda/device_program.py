@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import sys
 import traceback
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from cpu_sample import cpu_sample
+from cuda.bindings import driver as cu
 from cuda_calls import download
 from toy_engine import BLOCK, MAX_BATCH, MAX_LEN, MAX_TOKENS, VALID, VOCAB, WINDOW, H, Model
 
@@ -29,6 +31,7 @@ from llmc.runtime.row_sampling import RowSampling
 FOLDER = Path(sys.argv[1])
 MODEL = Model.random()
 ASK = dict(temperature=0, ignore_eos=True)
+NOT_SUPPORTED = cu.CUresult.CUDA_ERROR_NOT_SUPPORTED
 
 
 def emulator() -> ctypes.CDLL:
@@ -319,6 +322,71 @@ def cuda_comes_first() -> None:
     with loaded("mixed") as engine:
         assert engine.artifact.target.kind == "cuda"
         assert engine.artifact.passed_over[0].startswith("built for a100 (sm_80), the GPU here is an NVIDIA H100")
+
+
+@contextmanager
+def refusing(function: str, edges: list[int]) -> Iterator[None]:
+    """A driver that takes no programmatic edge: not when it is added, or only once the graph is made of them. `edges`
+    gets one entry for each that is asked for."""
+    add, instantiate = cu.cuGraphAddDependencies, cu.cuGraphInstantiate
+
+    def add_edges(*arguments: Any) -> Any:
+        edges.append(len(edges))
+        graphs.append(int(arguments[0]))
+        return (NOT_SUPPORTED,) if function == "cuGraphAddDependencies" else add(*arguments)
+
+    def instantiate_graph(graph: Any, flags: int) -> Any:
+        return (NOT_SUPPORTED, None) if int(graph) in graphs else instantiate(graph, flags)
+
+    graphs: list[int] = []
+    add_edges.__name__, instantiate_graph.__name__ = "cuGraphAddDependencies", "cuGraphInstantiate"
+    cu.cuGraphAddDependencies = add_edges
+    if function == "cuGraphInstantiate":
+        cu.cuGraphInstantiate = instantiate_graph
+    try:
+        yield
+    finally:
+        cu.cuGraphAddDependencies, cu.cuGraphInstantiate = add, instantiate
+
+
+def a_driver_without_programmatic_edges() -> None:
+    """The same answers, by graphs of full edges; told once for both entries, and not asked for again."""
+    asked = prompts(4)
+    expected = [MODEL.answer(p, 5) for p in asked]
+    for function in ("cuGraphAddDependencies", "cuGraphInstantiate"):
+        told: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record, told=told: told.append(record.getMessage())  # type: ignore[misc, method-assign]
+        edges: list[int] = []
+        logging.getLogger("llmc").addHandler(handler)
+        try:
+            with refusing(function, edges), loaded("toy") as engine:
+                first = list(engine.generate(asked[:1], max_tokens=5, **ASK)[0].token_ids)
+                before = len(edges)
+                found = [list(c.token_ids) for c in engine.generate(asked, max_tokens=5, **ASK)]
+        finally:
+            logging.getLogger("llmc").removeHandler(handler)
+        assert first == expected[0] and found == expected, (function, first, found, expected)
+        assert len(edges) == before >= 1, (function, before, edges)
+        assert len(told) == 1 and f"programmatic edges ({function}" in told[0], told
+
+
+def a_graph_that_is_refused_for_another_reason() -> None:
+    """Is not built again, and nothing is said of edges."""
+    instantiate = cu.cuGraphInstantiate
+    calls: list[int] = []
+
+    def out_of_memory(graph: Any, flags: int) -> Any:
+        calls.append(1)
+        return cu.CUresult.CUDA_ERROR_OUT_OF_MEMORY, None
+
+    with loaded("toy") as engine:
+        cu.cuGraphInstantiate = out_of_memory
+        try:
+            text = refusal(StepFailed, engine.submit([1], max_tokens=2, **ASK).result)
+        finally:
+            cu.cuGraphInstantiate = instantiate
+    assert calls == [1] and "CUDA_ERROR_OUT_OF_MEMORY" in text, (calls, text)
 
 
 def an_old_driver() -> None:

@@ -1,5 +1,4 @@
-"""Runs each kernel on the emulator for a shape and compares it with float64. Used by the tests, the corpus of
-planted bugs and the mutation script."""
+"""Runs each kernel on the emulator for a shape and compares it with float64. Used by the tests and by mutate.py."""
 
 from __future__ import annotations
 
@@ -11,16 +10,13 @@ from pathlib import Path
 import attention_cases
 import linear_cases
 import numpy as np
-import references
 import rows_lab
 from ml_dtypes import bfloat16
-from references import Expected, Wrong, compare
 
 from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
 from llmc.codegen.cuda.nvrtc import TEMPLATES
-from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.rows_kernel import RowsParams
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.emulator.build import HostCompiler, build_twin
@@ -130,52 +126,6 @@ class Lab:
             RUNNERS[type(params)](self, params, shape, np.random.default_rng(seed))
 
 
-def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
-    return (rng.standard_normal(shape) * scale).astype(bfloat16)
-
-
-def _null(like: DeviceArray) -> DeviceArray:
-    return DeviceArray(like._emulator, 0, (), like.dtype)
-
-
-def _rope_append(lab: Lab, p: RopeAppendParams, shape: Shape, rng: np.random.Generator) -> None:
-    tokens, heads, kv_heads = shape["tokens"], shape["heads"], shape["kv_heads"]
-    d, half = p.head_dim, p.head_dim // 2
-    qkv = normal(rng, tokens, heads + 2 * kv_heads, d)
-    position = rng.integers(0, 100, tokens).astype(np.int32)
-    pages = -(-tokens // p.page) + 1
-    slot = rng.permutation(pages * p.page)[:tokens].astype(np.int32)
-    angle = np.arange(100)[:, None] * 10000.0 ** (-np.arange(half) / half)
-    cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-    q = lab.empty((tokens, heads, d))
-    caches = [lab.array(np.zeros((pages, kv_heads, p.page, d), bfloat16)) for _ in range(2)]
-    lab.launch(
-        p,
-        (heads + 2 * kv_heads, tokens),
-        lab.array(qkv),
-        lab.array(cos),
-        lab.array(sin),
-        lab.array(position),
-        lab.array(slot),
-        q,
-        *caches,
-        kv_heads * p.page * d,
-        heads,
-        kv_heads,
-    )
-    x = references.f64(qkv)
-    c, s = (references.f64(y)[position][:, None] for y in (cos, sin))
-    turned = np.concatenate([x[..., :half] * c - x[..., half:] * s, x[..., half:] * c + x[..., :half] * s], -1)
-    slack = (np.abs(x[..., :half]) + np.abs(x[..., half:])) * references.F32_SUM
-    tol = np.abs(turned) * references.BF16_STEP + np.concatenate([slack, slack], -1)
-    compare("rope q", q.numpy(), Expected(turned[:, :heads], tol[:, :heads]))
-    k, v = (y.numpy() for y in caches)
-    at = (slot // p.page, slice(None), slot % p.page)
-    compare("rope k", k[at], Expected(turned[:, heads:-kv_heads], tol[:, heads:-kv_heads]))
-    if not np.array_equal(v[at], qkv[:, -kv_heads:]):
-        raise Wrong("rope_append: values were changed")
-
-
 def _sample(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> None:
     import sample_runner  # which imports this module
 
@@ -187,7 +137,6 @@ RUNNERS: dict[type, Callable[..., None]] = {
     PrefillAttentionParams: attention_cases.run_prefill,
     DecodeAttentionParams: attention_cases.run_decode,
     CombineAttentionParams: attention_cases.run_combine,
-    RopeAppendParams: _rope_append,
     LinearMmaParams: linear_cases.run,
     LinearWgmmaParams: linear_cases.run,
     SampleParams: _sample,

@@ -16,12 +16,12 @@ from functools import cache
 from attention_shapes import ATTENTION_MUTATED
 from harness import Shape
 from linear_shapes import MUTATED
+from rows_lab import WARPS
 from shapes import SAMPLE_EDGES
 
 from llmc.codegen.cuda import rows_examples as rows
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.nvrtc import TEMPLATES
-from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.sample import SampleParams
 
 SYNC = re.compile(
@@ -44,7 +44,6 @@ HEADERS: dict[str, Cases] = {
     "rows.cuh": tuple((rows.kernel(body), {"rows": 2}) for body in (rows.every_type(48), rows.layer_norm(768))),
     **{file: tuple(cases) for file, cases in (MUTATED | ATTENTION_MUTATED).items()},
     **{file: _SAMPLE for file in ("sample.cuh", "selection.cuh", "select.cuh", "philox.cuh")},
-    "rope_append.cuh": ((RopeAppendParams(64, 16), {"tokens": 17, "heads": 3, "kv_heads": 2}),),
 }
 # Bodies whose generated kernels are mutated: every form of loop, reductions over rows and heads, cache writes.
 BODIES = (
@@ -55,6 +54,7 @@ BODIES = (
     rows.queries_keys_values(32, 16, 16, norms=True),
     rows.queries_keys_values(4, 4, 64, norms=False, style="interleaved", turned=32),
     rows.sampled(576),
+    WARPS,
 )
 
 

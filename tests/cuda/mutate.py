@@ -27,8 +27,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import two_streams
 from harmless import HARMLESS
-from harness import Lab, Wrong
+from harness import Lab
 from mutants import Kind, Mutant, Source, mutants, sources
+from references import Wrong
 
 from llmc.codegen.cuda import sass
 from llmc.codegen.cuda.kernel import KernelParams

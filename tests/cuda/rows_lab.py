@@ -23,6 +23,7 @@ from llmc.compiler.ir.graph import Graph, Node, Value
 from llmc.compiler.ir.ops.attention import KvWrite
 from llmc.compiler.ir.ops.kernel import Rows
 from llmc.compiler.ir.ops.nn import Embedding
+from llmc.compiler.ir.parser import parse
 from llmc.compiler.ir.reference import Cache, run
 from llmc.compiler.ir.types import CacheType, DType, Panels
 from llmc.emulator.session import DeviceArray, Schedule
@@ -39,14 +40,22 @@ NUMPY = {
     DType.I64: np.int32,
     DType.BOOL: np.uint8,
 }
+WARPS = parse(
+    """graph rows {
+    dims R in [1, inf], T in [1, inf]
+    inputs %x: f32[T, 5, 12]
+    %y = softmax(%x) : f32[T, 5, 12]
+    outputs %y
+    }"""
+)
 TOKENS, SEQS, TABLE_STRIDE, NUM_BLOCKS = 7, 3, 5, 16
 
 
 @cache
 def bodies() -> dict[RowsParams, Graph]:
-    """The examples, and one whose heads' sums fill their shared memory to the last byte."""
-    full = rows_examples.queries_keys_values(32, 16, 16, norms=True)
-    return {**rows_examples.examples(), rows_examples.kernel(full): full}
+    """The examples, one whose heads' sums fill their shared memory to the last byte, and one with a warp to a sum."""
+    others = (rows_examples.queries_keys_values(32, 16, 16, norms=True), WARPS)
+    return {**rows_examples.examples(), **{rows_examples.kernel(body): body for body in others}}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ import ctypes
 import numpy as np
 import sample_rows
 from cpu_sample import Sampled, cpu_sample
-from harness import Lab, Shape, Wrong
+from harness import Lab, Shape
+from references import Wrong
 
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.runtime.abi import LlmcSampling

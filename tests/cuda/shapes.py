@@ -10,7 +10,6 @@ from harness import Shape
 from linear_shapes import LINEAR_CASES, linear_matrix
 
 from llmc.codegen.cuda.kernel import KernelParams
-from llmc.codegen.cuda.rope_append import RopeAppendParams
 from llmc.codegen.cuda.sample import SampleParams
 
 # ids with text, columns, threads, list: one id, tails of 4 and of 256, one, two and three digits of an id
@@ -41,11 +40,6 @@ def quick() -> list[tuple[KernelParams, Shape]]:
     ]
     cases += LINEAR_CASES
     cases += ATTENTION_CASES
-    cases += [
-        (RopeAppendParams(d, 16), {"tokens": t, "heads": h, "kv_heads": kv})
-        for d in (64, 128)
-        for t, h, kv in ((1, 1, 1), (2, 4, 2), (5, 9, 3), (16, 3, 1), (17, 2, 2), (33, 1, 1))
-    ]
     cases += [(p, {"rows": 5, "behind": 1 - i % 2}) for i, p in enumerate(_SAMPLE)]
     cases += [SAMPLE_EDGES]
     return cases

@@ -25,6 +25,7 @@ SOUND = [
     "padding_is_inert",
     "graphs_are_made_once_per_bucket",
     "preemption_gives_the_same_answers",
+    "a_driver_without_programmatic_edges",
 ]
 FAULTS = [
     "memory_is_divided_and_given_back",
@@ -34,6 +35,7 @@ FAULTS = [
     "a_fault_ends_the_device",
     "kernels_one_by_one_name_what_faults",
     "an_interrupted_step_leaves_a_sound_engine",
+    "a_graph_that_is_refused_for_another_reason",
     "cuda_comes_first",
     "an_old_driver",
 ]

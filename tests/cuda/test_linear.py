@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from llmc.compiler.ir.dims import sym
 from llmc.compiler.ir.graph import Graph, IRError, Value
 from llmc.compiler.ir.ops.kernel import PackedLinear, Scheme
 from llmc.compiler.ir.types import DType, tensor
+from llmc.emulator.build import HostCompiler
 from llmc.emulator.session import Mode, Schedule
 
 # Of the 300 tokens, how many are there: around every tile's edge.
@@ -60,6 +61,21 @@ def test_every_variant_gives_the_same_bits(lab: Lab, kind: str) -> None:
                     base = launch(fast, p, data, 300, 300)[:, : p.shape.width].view(np.uint32)
             different = np.argwhere(got != base[:count])
             assert not len(different), f"{p.label}, {count} tokens: first difference at {different[0]}"
+
+
+@pytest.mark.parametrize("make", [mma, wgmma], ids=["mma", "wgmma"])
+@pytest.mark.parametrize("case", ["gated_residual", "bf16_residual"])
+def test_both_compilers_make_twins_of_the_same_bits(lab: Lab, make: Callable[..., LinearParams], case: str) -> None:
+    """Three slices of K joined, tails in every dimension, an epilogue with an exponential and one that rounds."""
+    results = []
+    for compiler in (HostCompiler.gxx(), HostCompiler.zig()):
+        fast = dataclasses.replace(lab, compiler=compiler, checked=False, _kernels={}, _arrays=[], _inputs=[])
+        for slices in Slices:
+            p = make(case, 70, 330, 128, 64, 16, slices, 3)
+            data = LinearData.make(p, CASES[case], 21, np.random.default_rng(7))
+            with fast.case(Schedule(Mode.RANDOM, 3)):
+                results.append(launch(fast, p, data, 21, 24)[:21, :70].tobytes())
+    assert len(set(results)) == 1
 
 
 @pytest.mark.parametrize("gpu", sorted(GPUS))

@@ -20,10 +20,8 @@ from llmc.codegen.cuda.nvrtc import compile_cubin, headers
 from llmc.codegen.cuda.sample import SampleParams
 from llmc.runtime.artifact import seal
 from llmc.runtime.cuda.plan import (
-    Arena,
     Argument,
     Box,
-    Buffer,
     Extent,
     Factor,
     Launch,
@@ -42,6 +40,7 @@ from llmc.runtime.manifest import (
     SpecialTokens,
     TargetEntry,
 )
+from llmc.runtime.plan import Arena, Buffer
 from llmc.runtime.strict_json import render_json, to_plain
 
 VOCAB, VALID, H, BLOCK, WINDOW, MAX_LEN, MAX_BATCH, MAX_TOKENS = 64, 60, 32, 4, 6, 64, 6, 40

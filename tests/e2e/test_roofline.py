@@ -14,7 +14,7 @@ from e2e.engines import Engines
 from e2e.test_refusals import refused
 from safetensors import safe_open
 
-from llmc.codegen.cuda.roofline import Assumptions
+from llmc.codegen.cuda.assumptions import Assumptions
 from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.roofline import Kernel, Point, Prediction, Total, predict, prefill_steps
 from llmc.compiler.roofline_subject import open_subject
@@ -100,6 +100,19 @@ def test_tables(llmc: Commands, config: Path) -> None:
         "inspect", config, "--roofline", "--target", "h200", "--batch", "2", "--length", "64", COLUMNS="80"
     )
     assert max(map(len, narrow.stdout.splitlines())) <= 80 and "\u2026" not in narrow.stdout  # nothing is cut off
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_gpu_s_two_formats(llmc: Commands, config: Path, dtype: str) -> None:
+    """Both have kernels on GPUs, so something is expected of each of them."""
+    asked = ("--target", "h100", "--batch", "2", "--length", "64", "--dtype", dtype, "--json")
+    ended = llmc.run("inspect", config, "--roofline", *asked)
+    assert ended.code == 0, ended
+    found = json.loads(ended.stdout)
+    assert found["model"]["dtype"] == dtype
+    kernels = found["targets"][0]["points"][0]["tpot"]["kernels"]
+    assert {k["matrix_unit"] for k in kernels} == {"", dtype}
+    assert all(k["expected_s"] > k["floor_s"] for k in kernels)
 
 
 def test_an_engine_is_predicted_as_it_was_built(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from corpus import BUGS, Bug, translation_unit
+from corpus import BUGS, translation_unit
+from planted import Bug
 
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin

@@ -10,13 +10,14 @@ import pytest
 from llmc.codegen.cpu.linear_kernels import SCHEMES
 from llmc.codegen.cpu.model import Model, render
 from llmc.codegen.memory import RowKind
-from llmc.codegen.plan import Buffer, Launch, Plan
+from llmc.codegen.plan import Launch, Plan
 from llmc.codegen.weights import place_weights
 from llmc.compiler.ir.graph import Graph
 from llmc.compiler.ir.ops.constant import Weight
 from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
+from llmc.runtime.plan import Buffer
 
 from .captured import gemma, gpt2, llama, twin
 from .random_layers import forest
@@ -120,9 +121,12 @@ def test_living_buffers_are_apart(model: Model) -> None:
 
 def test_regions_hold_every_buffer(model: Model) -> None:
     for plan in model.plans.values():
+        arena = plan.arena
         for b in plan.buffers:
-            assert b.offset + b.row_bytes <= (plan.per_token if b.rows == RowKind.TOKEN.value else plan.per_row)
-        assert model.arena_per_token >= plan.per_token and model.arena_per_row >= plan.per_row
+            assert b.offset + b.row_bytes <= (
+                arena.bytes_per_token if b.rows == RowKind.TOKEN.value else arena.bytes_per_row
+            )
+        assert model.arena_per_token >= arena.bytes_per_token and model.arena_per_row >= arena.bytes_per_row
 
 
 def test_the_json_is_the_plan(model: Model) -> None:
@@ -143,7 +147,7 @@ def test_the_checker_sees_a_missing_sync() -> None:
                 Launch(*(getattr(o, f) if f != "sync" or o is not launch else False for f in o.__dataclass_fields__))
                 for o in plan.launches
             )
-            broken = Plan(plan.entry, plan.buffers, without, plan.nodes, plan.names, plan.per_token, plan.per_row)
+            broken = Plan(plan.entry, plan.buffers, without, plan.nodes, plan.names, plan.arena)
             assert races(broken), i
 
 

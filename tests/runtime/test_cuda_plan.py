@@ -8,9 +8,7 @@ from llmc.runtime.cuda.addresses import scratch_bytes
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
 from llmc.runtime.cuda.gpu import Gpu
 from llmc.runtime.cuda.plan import (
-    Arena,
     Argument,
-    Buffer,
     Extent,
     Factor,
     Launch,
@@ -24,6 +22,7 @@ from llmc.runtime.cuda.sizing import Needs, reserve_bytes, size_pools
 from llmc.runtime.cuda.upload import place
 from llmc.runtime.errors import FileMismatch, ManifestInvalid, NotEnoughMemory
 from llmc.runtime.kv_layout import KvGroup, KvLayout, KvSlot
+from llmc.runtime.plan import Arena, Buffer
 from llmc.runtime.prepare import StepLimits
 from llmc.runtime.strict_json import parse_json, render_json, to_plain
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -317,6 +318,56 @@ def test_a_callback_cannot_drive_the_engine(engine):
     good = engine.submit([2], temperature=0, max_tokens=3)
     good.result()
     assert "inside an output callback" in str(bad.completion.error)
+
+
+@pytest.mark.parametrize("call", ["logits", "score"])
+def test_a_callback_cannot_score(engine, call):
+    """It would overwrite what the step's other rows have not been read from yet."""
+    bad = engine.submit([1], temperature=0, max_tokens=3, on_output=lambda output: getattr(engine, call)([1, 2]))
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    good = engine.submit([1, 2], params)
+    check(good.result(), [1, 2], params)
+    assert "inside an output callback" in str(bad.completion.error)
+
+
+def test_a_second_thread_is_refused_and_harms_nothing(engine):
+    """It comes in the middle of a step; whatever it calls, what runs is as if it had not come."""
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    second = engine.submit([3], params)
+    refused = []
+
+    def intrude():
+        calls = (
+            engine.step,
+            second.result,
+            second.cancel,
+            engine.close,
+            lambda: engine.submit([4], params),
+            lambda: engine.generate([[4]], params),
+            lambda: engine.logits([4]),
+            lambda: engine.score([4, 5]),
+        )
+        for call in calls:
+            with pytest.raises(RequestError, match="another thread drives this engine"):
+                call()
+            refused.append(call)
+
+    def meanwhile(output):
+        if not refused:
+            thread = threading.Thread(target=intrude)
+            thread.start()
+            thread.join()
+
+    first = engine.submit([1, 2], params, on_output=meanwhile)
+    check(first.result(), [1, 2], params)
+    check(second.result(), [3], params)
+    assert len(refused) == 8
+    engine.check_integrity()
+    done = []
+    thread = threading.Thread(target=lambda: done.extend(engine.generate([[1, 2]], params)))
+    thread.start()
+    thread.join()
+    check(done[0], [1, 2], params)  # between steps any thread may come
 
 
 def test_a_fork_is_told_that_the_engine_is_not_its_own(shared_engine):

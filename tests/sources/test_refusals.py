@@ -126,6 +126,16 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
     ({"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
     ({"hidden_size": "big"}, "hidden_size"),
+    ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000, no model has more than 10000 layers"),
+    (
+        {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 10**9},
+        "num_hidden_layers is 1000000000,",  # whose config class makes a list of that length
+    ),
+    ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 10**9}, "n_layer is 1000000000,"),
+    (
+        {"model_type": "gemma3", "architectures": None, "text_config": {"num_hidden_layers": 10**9}},
+        "num_hidden_layers is 1000000000,",
+    ),
 ]
 
 

@@ -1,0 +1,163 @@
+"""Parts of a card's report as processes: whatever one dies of, what it measured is kept and the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GPU = Path(__file__).resolve().parents[2] / "bench" / "gpu"
+KEYS = ["a", "b", "c", "d"]
+PROGRAM = f"""
+import os, sys, time
+sys.path.insert(0, {str(GPU)!r})
+from records import Records
+
+records = Records.of_parent()
+if records.part == "broken":
+    sys.exit("no driver")
+print("words on standard output are nobody's record")
+for key in records.each({KEYS}):
+    match records.options.get(key):
+        case "raise":
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS in " + key)
+        case "kill":
+            os.kill(os.getpid(), 9)
+        case "hang":
+            time.sleep(600)
+        case "slow":
+            time.sleep(4)
+    records.end(value=key * 3, seed=records.options["seed"])
+"""
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.syspath_prepend(str(GPU))
+    import parts
+
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    monkeypatch.setattr(parts, "PROGRAM", program)
+    monkeypatch.setattr(parts, "GRACE", 4.0)
+    return parts
+
+
+def run(
+    parts: Any, does: str = "items", seconds: float = 60.0, patience: float = 60.0, deaths: int = 3, **options: str
+) -> Any:
+    told: dict[str, Any] = {}
+    part = parts.Part("part", does, options | {"seed": 7}, deaths, patience)
+    outcome = parts.Run(part, time.monotonic() + seconds, {"PATH": "/usr/bin"}, told.__setitem__).run()
+    assert told == outcome.items
+    assert json.loads(json.dumps(outcome.plain())) == outcome.plain()
+    return outcome
+
+
+def test_items_come_as_they_are_done(parts: Any) -> None:
+    outcome = run(parts)
+    assert outcome.items == {key: {"value": key * 3, "seed": 7} for key in KEYS}
+    assert outcome.complete and not outcome.errors and not outcome.left_out
+
+
+@pytest.mark.parametrize("how, said", [("raise", "CUDA_ERROR_ILLEGAL_ADDRESS in b"), ("kill", "exit status -9")])
+def test_a_death_costs_its_item(parts: Any, how: str, said: str) -> None:
+    outcome = run(parts, b=how)
+    assert sorted(outcome.items) == ["a", "c", "d"] and list(outcome.errors) == ["b"]
+    assert said in outcome.errors["b"]
+    assert outcome.complete  # nothing was left out: b is wrong
+
+
+def test_many_deaths_end_it(parts: Any) -> None:
+    outcome = run(parts, deaths=2, a="raise", b="raise", c="raise")
+    assert not outcome.items and list(outcome.errors) == ["a", "b"] and outcome.left_out == ["c", "d"]
+    assert not outcome.complete
+
+
+def test_what_hangs_is_ended(parts: Any) -> None:
+    outcome = run(parts, patience=3.0, c="hang")
+    assert sorted(outcome.items) == ["a", "b", "d"] and "nothing heard for 3 s" in outcome.errors["c"]
+
+
+def test_time_runs_out_between_items_and_in_one(parts: Any) -> None:
+    """What is under way has GRACE to end; what is not begun is left out."""
+    outcome = run(parts, seconds=3.0, b="slow")
+    assert list(outcome.items) == ["a", "b"] and outcome.left_out == ["c", "d"] and not outcome.complete
+    outcome = run(parts, seconds=3.0, b="hang")
+    assert list(outcome.items) == ["a"] and outcome.left_out == ["c", "d"]
+    assert "stopped at the end of its time" in outcome.errors["b"]
+    outcome = run(parts, seconds=0.0)
+    assert outcome.left_out == KEYS and not outcome.complete
+
+
+def test_what_cannot_begin_says_why(parts: Any) -> None:
+    outcome = run(parts, "broken")
+    assert "no driver" in outcome.error and not outcome.complete and not outcome.items
+
+
+def test_a_report_without_a_card_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, str(GPU / "run.py"), "--out", str(tmp_path), "--minutes", "1"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no GPU that can be used" in done.stdout and "INCOMPLETE" in done.stdout
+    report = json.loads((tmp_path / "no-card.json").read_text())
+    assert not report["complete"] and "libcuda" in report["parts"]["limits"]["errors"]["card"]
+
+
+def test_an_engine_that_cannot_be_made_is_an_item_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(GPU))
+    import prepare
+
+    def refuse(*arguments: object) -> None:
+        raise ModuleNotFoundError("No module named 'transformers'")
+
+    monkeypatch.setattr(prepare, "prepare_engine", refuse)
+    item = prepare.engine_for("M", tmp_path, "h200", tmp_path / "scratch", False)
+    assert item == {"error": "no M for h200 is prepared; here: ModuleNotFoundError: No module named 'transformers'"}
+
+
+def test_an_engine_of_other_sources_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(GPU))
+    import prepare
+
+    (tmp_path / "codegen").mkdir()
+    source = tmp_path / "codegen" / "model.py"
+    source.write_text("a = 1\n")
+    before = prepare.code_digest(tmp_path)
+    (tmp_path / "codegen" / "notes.txt").touch()
+    assert prepare.code_digest(tmp_path) == before
+    source.write_text("a = 2\n")
+    assert prepare.code_digest(tmp_path) != before
+    engine = tmp_path / "engine"
+    assert not prepare.is_of_this_checkout(engine)
+    (tmp_path / "engine.sources").write_text(before)
+    assert not prepare.is_of_this_checkout(engine)
+    (tmp_path / "engine.sources").write_text(prepare.code_digest())
+    assert prepare.is_of_this_checkout(engine)
+
+
+def test_an_engine_for_a_like_gpu_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(GPU))
+    from prepare import find_prepared, hollow_path
+
+    def prepared(target: str) -> Path:
+        folder = hollow_path(tmp_path, target, "M")
+        folder.mkdir(parents=True)
+        for name in ("hollow.json", "buffers.safetensors"):
+            (folder / name).touch()
+        return folder
+
+    assert find_prepared(tmp_path, "h200", "M") is None
+    prepared("a100")
+    assert find_prepared(tmp_path, "h200", "M") is None
+    h100 = prepared("h100")
+    assert find_prepared(tmp_path, "h200", "M") == h100
+    h200 = prepared("h200")
+    assert find_prepared(tmp_path, "h200", "M") == h200 and find_prepared(tmp_path, "h100", "M") == h100
