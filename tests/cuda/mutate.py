@@ -126,6 +126,7 @@ def outcomes(only: str, jobs: int | None) -> Iterable[Outcome]:
 
 
 def summary(what: str, part: list[Outcome]) -> str:
+    """The percentage is of those that are not harmless."""
     caught, harmless = (sum(o.word == word for o in part) for word in ("caught", "excused"))
     survived = len(part) - caught - harmless
     percent = 100 * caught / max(1, len(part) - harmless)
@@ -147,10 +148,10 @@ def main() -> int:
     for o in outcomes(args.only, args.jobs):
         done.append(o)
         print(o.word, o.name, (o.how or o.reason)[:220], flush=True)
-    print("\nof those that are not harmless:")
+    print()
     for file in dict.fromkeys(o.file for o in done):
         print(summary(file, [o for o in done if o.file == file]))
-    for kind in Kind:
+    for kind in dict.fromkeys(o.kind for o in done):
         print(summary(kind.value, [o for o in done if o.kind is kind]))
     print(summary("total", done))
     return bool(stale or any(o.word not in ("caught", "excused") for o in done))

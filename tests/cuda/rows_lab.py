@@ -43,8 +43,8 @@ NUMPY = {
 WARPS = parse(
     """graph rows {
     dims R in [1, inf], T in [1, inf]
-    inputs %x: f32[T, 5, 12]
-    %y = softmax(%x) : f32[T, 5, 12]
+    inputs %x: f32[T, 8, 12]
+    %y = softmax(%x) : f32[T, 8, 12]
     outputs %y
     }"""
 )
