@@ -6,7 +6,7 @@ deleted if it is a call. mutate.py fails if an entry is no mutant any more, or i
 
 _ALL = "the whole row gives the right answer too: a list that would do is only not made use of"
 _EXIT = "a tile without work leaves with copies in flight that nobody reads: the emulator, as hardware is believed to, lets them end first"
-_TWICE = "one stage is fetched twice: the same bytes to the same place, by the same threads, before anyone waits for the first"
+_TWICE = "one stage is fetched twice before anyone reads it: the same bytes to the same place, by the same threads"
 
 HARMLESS: dict[tuple[str, int, str], str] = {
     (
