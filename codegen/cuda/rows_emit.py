@@ -131,10 +131,11 @@ class _Emitter:
         self.out.work += body.work * (unrolled if keeps(domain) else min(domain.rounds, 4))
         self.out.vector_loads += body.vector_loads * unrolled
         self.out.vector_stores += body.vector_stores * unrolled
+        tail = domain.rounds * domain.lanes != vectors
         conditions = []
-        if domain.lanes < self.threads:
+        if domain.lanes < self.threads and not (tail and domain.rounds == 1):  # where j is threadIdx.x
             conditions.append(f"threadIdx.x < {domain.lanes}")
-        if domain.rounds * domain.lanes != vectors:
+        if tail:
             conditions.append(f"j < {vectors}")
         at = "const int i = j * 8;" if domain.vector == VECTOR else "const int i = j;"
         if any(re.search(r"\bi\b", line) for line in inner):

@@ -64,7 +64,7 @@ struct DecodeAttention {
     __syncthreads();
 
     const int start = base + warp * kMine, block = start / kKvBlock * kKvBlock;
-    const bool any = block <= last && block + kKvBlock > first, every = first <= start && start + kMine - 1 <= last;
+    const bool any = block <= last && block + kKvBlock > first, every = sees_all(first, last, start, start + kMine - 1);
     LLMC_UNROLL
     for (int tile = 0; tile < kRowTiles; tile++) {
       const int row = tile * 16 + (lane >> 2);  // and row + 8
@@ -92,16 +92,14 @@ struct DecodeAttention {
       LLMC_UNROLL
       for (int w = 0; w < kWarps; w++)
         LLMC_UNROLL
-        for (int h = 0; h < 2; h++) {
-          const float other = tops[w * 16 + (lane >> 2) + h * 8];
-          top[h] = other > top[h] ? other : top[h];
-        }
+        for (int h = 0; h < 2; h++)
+          top[h] = max_of(top[h], tops[w * 16 + (lane >> 2) + h * 8]);
       weigh_keys<kTiles>(y, top, scoring.unit(), sum);
       sums[warp * 32 + lane] = {sum[0], sum[1]};
       LLMC_UNROLL
       for (int k = 0; k < kTiles / 2; k++) {
         u32 a[4];
-        Layer::weight_fragment(a, y + 2 * k);
+        Layer::weight_fragment(a, y[2 * k], y[2 * k + 1]);
         weights[(warp * kTiles / 2 + k) * 32 + lane] = Vec16{{a[0], a[1], a[2], a[3]}};
       }
       if (tile == 0) cp_async_wait<0>();

@@ -134,10 +134,13 @@ struct AttentionLayer {
       }
     }
   }
-  // Weights of 16 keys as an A fragment.
-  static LLMC_DEVICE void weight_fragment(u32 (&a)[4], const float (*s)[4]) {
+  // Weights of 16 keys, 8 and 8, as an A fragment.
+  static LLMC_DEVICE void weight_fragment(u32 (&a)[4], const float (&low)[4], const float (&high)[4]) {
     LLMC_UNROLL
-    for (int i = 0; i < 4; i++) a[i] = pack_half(T{}, s[i >> 1][(i & 1) * 2], s[i >> 1][(i & 1) * 2 + 1]);
+    for (int i = 0; i < 2; i++) {
+      a[i] = pack_half(T{}, low[i * 2], low[i * 2 + 1]);
+      a[2 + i] = pack_half(T{}, high[i * 2], high[i * 2 + 1]);
+    }
   }
   // o += weights of 16 keys times 16 columns of their values, in a tile of rows of CHUNKS.
   template <int CHUNKS>

@@ -19,6 +19,7 @@ struct PrefillAttention {
   static constexpr int kRows = Layer::kWarps * 16, kSplit = Layer::kSplit, kGroup = Layer::kGroup;
   static constexpr int kTiles = kSplit / 8, kQuarter = kTiles / 4, kSteps = Layer::kKeySteps;
   static constexpr int kPartSteps = (Layer::kValueSteps + PARTS - 1) / PARTS, kPartChunks = kPartSteps * 2;
+  static_assert(MIN_TOKENS >= 1, "sequences without tokens are passed over");
   static constexpr u32 kQueryBytes = kRows * Slot::kDk * 2;
   static constexpr u32 kSmemBytes = kQueryBytes + Layer::kKeyBytes + kSplit * kPartChunks * 16;
   // In registers, where scores and values leave room for them; else they are read again for every cache block.
@@ -44,12 +45,12 @@ struct PrefillAttention {
     cp_async_commit();
     const int tile_row = __shfl_sync(0xffffffffu, int(threadIdx.x >> 5), 0) * 16;  // the compiler sees one for the warp
     Warp warp{tile_row, first_row + tile_row, int(threadIdx.x & 31), {}, {}, {no_row(), no_row()}};
-    const int begin = first_row / kGroup, last = (first_row + kRows - 1) / kGroup, end = last < tokens ? last + 1 : tokens;
+    const int begin = first_row / kGroup, last = (first_row + kRows - 1) / kGroup, end = min_of(last + 1, tokens);
     bool loaded = false;
     for (int seq = step.seqs[begin]; seq <= step.seqs[end - 1]; seq++) {
       const int start = step.seq_starts[seq], stop = step.seq_starts[seq + 1];
-      Stretch s{seq, start > begin ? start : begin, stop < end ? stop : end, 0, 0};
-      if (stop - start < MIN_TOKENS || s.begin >= s.end) continue;
+      Stretch s{seq, max_of(start, begin), min_of(stop, end), 0, 0};
+      if (stop - start < MIN_TOKENS) continue;
       s.first = Layer::Sees::first_key(step.positions[s.begin]), s.last = step.positions[s.end - 1];
       sweep(warp, s, queries, slot, head, step, slopes, scoring, loaded);
     }
@@ -73,7 +74,7 @@ struct PrefillAttention {
     }
     // Of the warp's rows in this stretch: keys that any of them sees, keys that all of the warp's rows see.
     const int low = warp.row / kGroup, high = (warp.row + 15) / kGroup;
-    const int from = low > s.begin ? low : s.begin, to = high < s.end ? high : s.end - 1;
+    const int from = max_of(low, s.begin), to = min_of(high, s.end - 1);
     const bool any = from <= to, whole = low == from && high == to;
     const int any_first = any ? Layer::Sees::first_key(step.positions[from]) : 0, any_last = any ? step.positions[to] : -1;
     const int all_first = any ? Layer::Sees::first_key(any_last) : 0, all_last = any && whole ? step.positions[from] : -1;
@@ -109,7 +110,7 @@ struct PrefillAttention {
         if (start <= any_last && stop >= any_first) {
           seen |= 1u << b;
           Layer::template products<2>(y + b * 4, query, keys, b * kKvBlock, warp.lane);
-          const bool every = all_first <= start && stop <= all_last;
+          const bool every = sees_all(all_first, all_last, start, stop);
           score_keys<4>(y + b * 4, scoring, rows, start + (warp.lane & 3) * 2, every, top);
         } else {
           LLMC_UNROLL
@@ -117,7 +118,7 @@ struct PrefillAttention {
         }
       }
       __syncthreads();  // every warp is done with the keys
-      if (split < last_split) Layer::fetch_keys(keys, slot, head, table, base + kSplit, s.first, s.last);
+      Layer::fetch_keys(keys, slot, head, table, base + kSplit, s.first, s.last);
       cp_async_commit();
       u32 weights[kTiles / 2][4];
       Fold fold[2];
@@ -134,7 +135,7 @@ struct PrefillAttention {
         LLMC_UNROLL
         for (int h = 0; h < 2; h++) fold[h] = fold_split(warp.rows[h], {top[h], row_sum(sum[h])}, scoring.unit());
         LLMC_UNROLL
-        for (int k = 0; k < kTiles / 2; k++) Layer::weight_fragment(weights[k], y + 2 * k);
+        for (int k = 0; k < kTiles / 2; k++) Layer::weight_fragment(weights[k], y[2 * k], y[2 * k + 1]);
       }
       cp_async_wait<1>();
       __syncthreads();

@@ -19,9 +19,12 @@ struct Sight {
   static LLMC_DEVICE int first_key(int position) {
     const int window = WINDOW && position >= WINDOW ? position - WINDOW + 1 : 0;
     const int chunk = CHUNK ? position / (CHUNK ? CHUNK : 1) * CHUNK : 0;
-    return window > chunk ? window : chunk;
+    return max_of(window, chunk);
   }
 };
+
+// Whether who sees keys first to last sees all of start to stop.
+LLMC_DEVICE bool sees_all(int first, int last, int start, int stop) { return first <= start && stop <= last; }
 
 // The keys that one query row sees, first to last; last < first: none. slope: ALiBi, in base-2 logits per position.
 struct RowSight {
@@ -57,17 +60,14 @@ LLMC_DEVICE void score_keys(float (*s)[4], const Scores& scoring, const RowSight
         const bool seen = every || (rows[h].first <= at && at <= rows[h].last);
         const float y = scoring.score(s[n][h * 2 + e], rows[h], at);
         s[n][h * 2 + e] = seen ? y : no_score();
-        top[h] = s[n][h * 2 + e] > top[h] ? s[n][h * 2 + e] : top[h];
+        top[h] = max_of(top[h], s[n][h * 2 + e]);
       }
 }
 
 // The largest of what four neighbouring lanes, which share a row, hold; their sum.
 LLMC_DEVICE float row_max(float top) {
   LLMC_UNROLL
-  for (int bit = 1; bit <= 2; bit <<= 1) {
-    const float other = __shfl_xor_sync(0xffffffffu, top, bit);
-    top = other > top ? other : top;
-  }
+  for (int bit = 1; bit <= 2; bit <<= 1) top = max_of(top, __shfl_xor_sync(0xffffffffu, top, bit));
   return top;
 }
 LLMC_DEVICE float row_sum(float sum) {
@@ -104,7 +104,7 @@ struct Fold {
   LLMC_DEVICE float value(float split, float gathered) const { return fmaf(split, add, gathered * keep); }
 };
 LLMC_DEVICE Fold fold_split(RowSum& row, RowSum split, float unit) {
-  const float top = split.top > row.top ? split.top : row.top, base = top == no_score() ? 0.0f : top;
+  const float top = max_of(row.top, split.top), base = top == no_score() ? 0.0f : top;
   const Fold fold{exp2_approx((row.top - base) * unit), exp2_approx((split.top - base) * unit)};
   row.sum = fmaf(split.sum, fold.add, row.sum * fold.keep);
   row.top = top;
@@ -115,7 +115,7 @@ LLMC_DEVICE Fold fold_split(RowSum& row, RowSum split, float unit) {
 template <bool SINKS>
 LLMC_DEVICE float finish_row(RowSum row, const float* sinks, int head, float unit) {
   if (!SINKS) return rcp_approx(row.sum);
-  const float sink = sinks[head] * kLog2OfE, top = row.top * unit, most = sink > top ? sink : top;
+  const float sink = sinks[head] * kLog2OfE, top = row.top * unit, most = max_of(top, sink);
   const float keep = exp2_approx(top - most);
   return keep * rcp_approx(fmaf(row.sum, keep, exp2_approx(sink - most)));
 }

@@ -312,6 +312,11 @@ LLMC_DEVICE void wgmma_rs(Acc (&d)[R], const u32 (&a)[4], u64 b, bool accumulate
 #endif  // LLMC_EMU
 
 // --- built from the above, the same on both sides ----------------------------------------------------------
+// Of equal ones, and where b is a NaN, a.
+template <class T>
+LLMC_DEVICE constexpr T min_of(T a, T b) { return b < a ? b : a; }
+template <class T>
+LLMC_DEVICE constexpr T max_of(T a, T b) { return b > a ? b : a; }
 // Sum and maximum over a warp, in one fixed order; every lane gets the result.
 LLMC_DEVICE float warp_sum(float v) {
   LLMC_UNROLL

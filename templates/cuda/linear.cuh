@@ -39,14 +39,14 @@ struct LinearShape {
   static LLMC_DEVICE int first_step() { return kSplit ? int(blockIdx.z) * kSliceSteps : 0; }
   static LLMC_DEVICE int end_step() {
     const int end = first_step() + kSliceSteps;
-    return kSplit && end < kSteps ? end : kSteps;
+    return kSplit ? min_of(end, kSteps) : kSteps;
   }
 
   // Blocks that run at the same time share weights and tokens: eight tiles of channels wide, down all tokens.
   static LLMC_DEVICE BlockTile tile() {
     const int id = int(blockIdx.y * gridDim.x + blockIdx.x), per_group = 8 * int(gridDim.y);
     const int first = id / per_group * 8, inside = id % per_group, left = int(gridDim.x) - first;
-    const int wide = left < 8 ? left : 8;
+    const int wide = min_of(left, 8);
     return {first + inside % wide, inside / wide};
   }
 };

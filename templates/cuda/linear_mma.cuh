@@ -14,7 +14,7 @@ struct LinearMma {
   static constexpr int kWO = kBO / WO, kWT = kBT / WT;  // one warp's part of the tile
   static constexpr int kRows = kWO / 16, kCols = kWT / 8, kQuads = kRows * kCols;
   static constexpr u32 kStageBytes = (kBO + kBT) * kBK * 2, kRingBytes = STAGES * kStageBytes;
-  static constexpr u32 kLastAt = kRingBytes > Shape::kTileBytes ? kRingBytes : Shape::kTileBytes;
+  static constexpr u32 kLastAt = max_of(kRingBytes, Shape::kTileBytes);
   static constexpr u32 kSmemBytes = kLastAt + 16;
   static_assert(kBO % (16 * WO) == 0 && kBT % (8 * WT) == 0 && (kWT == 8 || kWT % 16 == 0) && STAGES >= 2, "tile shape");
 
@@ -32,7 +32,7 @@ struct LinearMma {
       const T* from = valid ? row_at(src, row0 + row, Shape::kRowBytes) + k : src;
       const u32 to = smem + offset(row, c & 7);
       if (PADDED || Shape::kK % 8 == 0) cp_async16(to, from, valid);
-      else cp_async16_head(to, from, !valid ? 0 : Shape::kK - k < 8 ? (Shape::kK - k) * 2 : 16);
+      else cp_async16_head(to, from, valid ? min_of(Shape::kK - k, 8) * 2 : 0);
     }
   }
 
@@ -94,7 +94,7 @@ struct LinearMma {
     }
     float acc[kQuads][4], total[kQuads][4] = {};
     for (int begin = first; begin < end; begin += Shape::kSliceSteps) {
-      const int slice_end = begin + Shape::kSliceSteps < end ? begin + Shape::kSliceSteps : end;
+      const int slice_end = min_of(begin + Shape::kSliceSteps, end);
       clear(acc);
       for (int step = begin; step < slice_end; step++) {
         cp_async_wait<STAGES - 2>();

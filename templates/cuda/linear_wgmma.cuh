@@ -11,7 +11,7 @@ struct LinearWgmma {
   static constexpr int kBO = Shape::kBO, kBT = Shape::kBT, kBK = Shape::kBK, kQuads = kBT / 8, kRegs = kBT / 2;
   static constexpr u32 kWBytes = kBO * kBK * 2, kXBytes = kBT * kBK * 2, kStageBytes = kWBytes + kXBytes;
   static constexpr u32 kRingBytes = STAGES * kStageBytes;
-  static constexpr u32 kBarriersAt = kRingBytes > Shape::kTileBytes ? kRingBytes : Shape::kTileBytes;
+  static constexpr u32 kBarriersAt = max_of(kRingBytes, Shape::kTileBytes);
   static constexpr u32 kLastAt = kBarriersAt + STAGES * 16, kSmemBytes = kLastAt + 16;
   static_assert((kGroups == 1 || kGroups == 2) && kBO % 64 == 0 && STAGES >= 2, "tile shape");
 
@@ -21,7 +21,7 @@ struct LinearWgmma {
   // One thread. Weights go ahead of grid_wait as far as the ring reaches, for they are nobody's result.
   static LLMC_DEVICE void produce(u32 smem, const TensorMap* x, const TensorMap* w, const Counts* counts, BlockTile at,
                                   int first, int steps) {
-    const int early = !Shape::kEarlyWeights ? 0 : steps < STAGES ? steps : STAGES;
+    const int early = Shape::kEarlyWeights ? min_of(steps, STAGES) : 0;
     auto fetch_w = [&](int step) {
       const int s = step % STAGES;
       mbar_expect_tx(full(smem, s), kWBytes);
@@ -91,7 +91,7 @@ struct LinearWgmma {
     if (Shape::kTotals) {
       float total[kRegs] = {};
       for (int begin = 0; begin < steps; begin += Shape::kSliceSteps) {
-        consume(smem, acc, group, lane, begin, begin + Shape::kSliceSteps < steps ? begin + Shape::kSliceSteps : steps);
+        consume(smem, acc, group, lane, begin, min_of(begin + Shape::kSliceSteps, steps));
         LLMC_UNROLL
         for (int i = 0; i < kRegs; i++) total[i] += acc[i];
       }

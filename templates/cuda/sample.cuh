@@ -46,7 +46,11 @@ struct Sampler {
     u32 num_best;
   };
 
-  // copy, unless null, gets the row as well. Each thread's own largest value goes to the list.
+  static LLMC_DEVICE void take(Extremes& e, float largest, int id) {
+    if (largest > e.largest || (largest == e.largest && id < e.id)) e.largest = largest, e.id = id;
+  }
+  // copy, unless null, gets the row as well. Each thread's own largest value goes to the list. A barrier lies between two
+  // calls.
   static LLMC_DEVICE Extremes extremes(Shared& s, const float* x, float* copy) {
     Extremes e{-inf_f32(), 0x7fffffff, true};
     for (int at = threadIdx.x * 4; at < VALID; at += THREADS * 4) {
@@ -69,8 +73,7 @@ struct Sampler {
     LLMC_UNROLL
     for (int bit = 16; bit; bit >>= 1) {
       const float largest = __shfl_xor_sync(0xffffffffu, e.largest, bit);
-      const int id = __shfl_xor_sync(0xffffffffu, e.id, bit);
-      if (largest > e.largest || (largest == e.largest && id < e.id)) e.largest = largest, e.id = id;
+      take(e, largest, __shfl_xor_sync(0xffffffffu, e.id, bit));
     }
     e.finite = __ballot_sync(0xffffffffu, e.finite) == 0xffffffffu;
     if ((threadIdx.x & 31) == 0) s.extremes[threadIdx.x >> 5] = e;
@@ -78,15 +81,14 @@ struct Sampler {
     e = s.extremes[0];
     for (int i = 1; i < kWarps; i++) {
       const Extremes o = s.extremes[i];
-      if (o.largest > e.largest || (o.largest == e.largest && o.id < e.id)) e.largest = o.largest, e.id = o.id;
+      take(e, o.largest, o.id);
       e.finite = e.finite && o.finite;
     }
-    __syncthreads();
     return e;
   }
 
-  // The n best ids into s.best_id, in any order; the list holds each thread's largest logit. Tokens below the n-th
-  // largest of those cannot be among them.
+  // The n best ids into s.best_id, in any order, for after the next barrier; the list holds each thread's largest logit.
+  // Tokens below the n-th largest of those cannot be among them.
   static LLMC_DEVICE void find_best(Shared& s, const float* logits, int n) {
     const Tokens all{logits, 0, VALID, 0.0f, 1.0f, 0}, largest{nullptr, 0, THREADS, 0.0f, 1.0f, 0};
     Kept kept = all_kept();
@@ -107,7 +109,6 @@ struct Sampler {
       s.best_x[at] = x;
       s.best_id[at] = id;
     });
-    __syncthreads();
   }
 
   // Set instead of the logit of an id that the history holds: a NaN's bits, plus how often it occurs in the output.
@@ -123,7 +124,7 @@ struct Sampler {
       for (int i = threadIdx.x; i < row.history_len; i += THREADS)
         if (known(history[i])) atomic_exchange(cells + history[i], kSeen);
       __syncthreads();
-      for (int i = (row.prompt_len > 0 ? row.prompt_len : 0) + threadIdx.x; i < row.history_len; i += THREADS)
+      for (int i = max_of(row.prompt_len, 0) + int(threadIdx.x); i < row.history_len; i += THREADS)
         if (known(history[i])) atomic_add(cells + history[i], 1);
       __syncthreads();
       for (int id = threadIdx.x; id < VALID; id += THREADS) {
@@ -150,12 +151,12 @@ struct Sampler {
     __syncthreads();
   }
 
-  // Sums of exponentials in the order of sample.h: s.raw_total of the logits, and s.total of the weights where they
-  // matter (temperature > 0); there, likely tokens go to the list. Four threads share 256 ids, each four of 16 lanes.
+  // Sums of exponentials in the order of sample.h: s.raw_total of the logits, and, if it weighs tokens, s.total of the
+  // weights; then likely tokens go to the list. Four threads share 256 ids, each four of 16 lanes.
   static LLMC_DEVICE void exponentials(Shared& s, const float* logits, float raw_largest, const float* x, float largest,
-                                       float temperature) {
+                                       bool weighs, float temperature) {
     const int quarter = threadIdx.x & 3;
-    const bool weighs = temperature > 0.0f, same = x == logits && temperature == 1.0f;
+    const bool same = x == logits && temperature == 1.0f;
     if (threadIdx.x == 0) s.select.listed = 0;
     __syncthreads();
     for (int base = 0; base < kBlocks; base += THREADS / 4) {
@@ -217,14 +218,15 @@ struct Sampler {
   static LLMC_DEVICE int draw(Shared& s, const SampleRow& row, const float* x, float largest) {
     const int scale = scale_of(s.total);
     const bool by_rank = row.top_k > 0 && row.top_k < VALID, by_sum = row.top_p < 1.0f;
+    const bool by_weight = row.min_p >= kLikely;
     const u64 whole = reaching(double(row.top_p) * s.total * two_to(scale));
     Tokens tokens{x, 0, VALID, largest, row.temperature, scale};
     Kept kept = all_kept();
     const int listed = s.select.listed;
-    if (listed <= LIST && (by_rank || by_sum || row.min_p >= kLikely)) {  // do the filters leave likely tokens alone?
+    if (listed <= LIST && (by_rank || by_sum || by_weight)) {  // do the filters leave likely tokens alone?
       const Tokens likely{nullptr, 0, listed, largest, row.temperature, scale};
       const bool within = by_rank ? row.top_k <= likely.end
-                          : row.min_p >= kLikely || Select::kept_weight(s.select, likely, kept) >= whole;
+                          : by_weight || Select::kept_weight(s.select, likely, kept) >= whole;
       if (within) tokens = likely;
     }
     Place chosen{};
@@ -240,11 +242,11 @@ struct Sampler {
         kept.min_weight = row.min_p;
         const u64 sum = Select::kept_weight(s.select, tokens, kept);
         target = exceeding(token_draw(row.seed, row.sample_index, row.position) * double(sum));
-        target = target < sum ? target : sum;
+        target = min_of(target, sum);
       }
       const int level = step < 2 ? 0 : Select::kKeyLevels;
       chosen = Select::reach(s.select, tokens, kept, step > 0, target, level, Select::kLevels);
-      if (step < 2 && chosen.found) kept.lowest = chosen.key, kept.last_id = chosen.id;
+      if (chosen.found) kept.lowest = chosen.key, kept.last_id = chosen.id;
     }
     return chosen.id;
   }
@@ -264,7 +266,7 @@ struct Sampler {
     const bool edited = penalised || row.num_bias > 0;
     float* copy = edited ? edited_rows + size_t(r) * STRIDE : nullptr;
     const float* x = edited ? copy : logits;
-    const int best = row.num_logprobs < VALID ? row.num_logprobs : VALID;
+    const int best = min_of(row.num_logprobs, VALID);
 
     const Extremes raw = extremes(s, logits, copy);
     Extremes top = raw;
@@ -276,7 +278,7 @@ struct Sampler {
         top = extremes(s, x, nullptr);
       }
       const bool draws = row.temperature > 0.0f && top.largest - top.largest == 0.0f;
-      exponentials(s, logits, raw.largest, x, top.largest, draws ? row.temperature : 0.0f);
+      exponentials(s, logits, raw.largest, x, top.largest, draws, row.temperature);
       if (draws) token = draw(s, row, x, top.largest);
       else if (top.largest - top.largest == 0.0f) token = top.id;
     }

@@ -20,7 +20,7 @@ LLMC_DEVICE double two_to(int scale) { return double(u64(1) << scale); }  // sca
 LLMC_DEVICE u64 fixed_point(float w, int scale) {
   const int shift = int(float_bits(w) >> 23) - 150 + scale;
   const u64 mantissa = (float_bits(w) & 0x7fffffu) | 0x800000u;
-  return shift >= 0 ? mantissa << shift : shift > -24 ? mantissa >> -shift : 0;
+  return mantissa << max_of(shift, 0) >> min_of(max_of(-shift, 0), 24);
 }
 // The least integer n with n >= x, and with n > x; x in [0, 2^63].
 LLMC_DEVICE u64 reaching(double x) { return u64(x) + (double(u64(x)) < x); }
@@ -74,7 +74,7 @@ struct Bins {
     for (int i = 0; i < 8; i++) mine += sum(lane * 8 + i);
     u64 up_to_me = mine;  // of this lane's bins and all higher ones
     LLMC_UNROLL
-    for (int step = 1; step < 32; step *= 2) {
+    for (int step = 16; step; step >>= 1) {
       const u64 other = __shfl_down_sync(0xffffffffu, up_to_me, step);
       up_to_me += lane + step < 32 ? other : 0;
     }

@@ -70,18 +70,22 @@ struct Selection {
     return w >= kept.min_weight ? fixed_point(w, tokens.scale) : 0;
   }
 
+  // A barrier lies between two calls.
   static LLMC_DEVICE u64 block_sum(Shared& s, u64 v) {
     v = warp_sum(v);
     if ((threadIdx.x & 31) == 0) s.partial[threadIdx.x >> 5] = v;
     __syncthreads();
     v = 0;
     for (int i = 0; i < kWarps; i++) v += s.partial[i];
-    __syncthreads();
     return v;
   }
 
   // The levels of a selection: four digits of the order key, then those of the id, low ids first; eight bits each.
-  static constexpr int id_levels() { return VALID <= 1 << 8 ? 1 : VALID <= 1 << 16 ? 2 : 3; }
+  static constexpr int id_levels() {
+    int n = 1;
+    while (VALID - 1 >> 8 * n) n++;
+    return n;
+  }
   static constexpr int kKeyLevels = 4, kLevels = kKeyLevels + id_levels(), kIdMask = (1 << 8 * id_levels()) - 1;
   struct Place {
     bool found;
@@ -94,7 +98,7 @@ struct Selection {
     u32 key = 0, rank = 0;  // the digits found so far
     u64 above = 0;
     LLMC_NO_UNROLL
-    for (int level = begin; level < end; level++) {
+    for (int level = begin; level != end; level++) {
       const bool by_id = level >= kKeyLevels;
       const int shift = 8 * ((by_id ? kLevels : kKeyLevels) - 1 - level);
       for (int i = threadIdx.x; i < 256; i += THREADS) s.bins.low[i] = s.bins.high[i] = 0;
@@ -119,8 +123,8 @@ struct Selection {
         rank |= u32(s.digit) << shift;
         if (tokens.x) {  // the ids that these digits leave
           const int behind = kIdMask - int(rank) + 1;
-          tokens.end = behind < tokens.end ? behind : tokens.end;
-          tokens.first = behind > 1 << shift ? behind - (1 << shift) : 0;
+          tokens.end = min_of(behind, tokens.end);
+          tokens.first = max_of(behind - (1 << shift), 0);
         }
       }
     }
@@ -132,6 +136,7 @@ struct Selection {
     if (at < LIST) s.list_x[at] = x, s.list_weight[at] = w, s.list_id[at] = id;
   }
 
+  // A barrier lies between two calls: those of reach() do.
   static LLMC_DEVICE u64 kept_weight(Shared& s, const Tokens& tokens, const Kept& kept) {
     u64 sum = 0;
     each(s, tokens, [&](float x, int id, bool live, int place) {

@@ -125,8 +125,8 @@ class Step:
         """The KV pool's bytes, block tables [S, stride], bytes of a block and the slot's offset."""
         slot, dtype = self.layer.slot, NUMPY[self.layer.dtype]
         stride = max(-(-n // KV_BLOCK) for n in self.contexts) + 1
-        offset, block_bytes = BESIDE, BESIDE + slot.num_bytes + 96
-        blocks = sum(-(-n // KV_BLOCK) for n in self.contexts) + 1
+        offset, block_bytes = BESIDE, BESIDE + slot.num_bytes  # nothing lies behind the last block
+        blocks = sum(-(-n // KV_BLOCK) for n in self.contexts)
         shuffled = iter(rng.permutation(blocks))
         ids = np.full((len(self.contexts), stride), NOWHERE)
         for seq, n in enumerate(self.contexts):

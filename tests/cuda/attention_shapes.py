@@ -44,14 +44,14 @@ PREFILL = [
     ("wide", (255,), (4,)),
     ("widest", (70,), (9,)),
     ("widest", (1, 33), (1, 33)),
-    ("halves", (66, 20), (3, 20)),
+    ("halves", (96, 32), (3, 32)),
     ("narrow", (64, 3), (10, 3)),
     ("tail", (200, 45), (6, 45)),
     ("uneven", (65,), (65,)),
     ("latent", (128, 3), (3, 3)),
     ("gemma", (90, 7), (40, 7)),
     ("chunked", (100, 49), (40, 1)),
-    ("sinking", (256, 3), (20, 2)),
+    ("sinking", (142, 3), (20, 2)),
     ("alibi", (127,), (70,)),
     ("multi-query", (150, 1), (2, 1)),
 ]
@@ -92,6 +92,7 @@ def _single(contexts: tuple[int, ...]) -> Shape:
 PREFILL_CASES: list[tuple[KernelParams, Shape]] = [
     *[_prefill(*case) for case in PREFILL],
     _prefill("smollm", (50, 3, 7, 20), (1, 2, 1, 20), min_tokens=2),
+    _prefill("multi-query", (90, 1), (2, 1), min_tokens=2),  # a tile without work
 ]
 DECODE_CASES: list[tuple[KernelParams, Shape]] = [
     (DecodeAttentionParams(LAYERS[name]), _single(contexts)) for name, contexts in DECODE
@@ -110,15 +111,17 @@ ATTENTION_MUTATED: dict[str, list[tuple[KernelParams, Shape]]] = {
         (CombineAttentionParams(LAYERS["sinking"], _F32), _single((256, 99))),
     ],
     "attention_layer.cuh": [
-        _prefill("tail", (200, 45), (6, 45)),
+        _prefill("tail", (150, 45), (6, 45)),
         _prefill("widest", (1, 33), (1, 33)),
+        _prefill("halves", (64,), (9,)),
         (DecodeAttentionParams(LAYERS["chunked"]), _single((100, 48, 49))),
     ],
     "attention_prefill.cuh": [
         _prefill("smollm", (129, 2, 40), (1, 2, 19)),
-        _prefill("gemma", (90, 7), (40, 7)),
+        _prefill("sinking", (142, 3), (20, 2)),  # windows that begin with a block's last position
+        _prefill("narrow", (64, 3), (10, 3)),
         _prefill("smollm", (50, 3, 7, 20), (1, 2, 1, 20), min_tokens=2),
-        _prefill("multi-query", (150, 1), (2, 1)),
+        _prefill("multi-query", (150, 1), (2, 1), min_tokens=2),  # a tile without work
         _prefill("plain f16", (33, 5, 1, 70), (33, 0, 1, 3)),
         _prefill("alibi", (64,), (64,)),
     ],
@@ -127,6 +130,7 @@ ATTENTION_MUTATED: dict[str, list[tuple[KernelParams, Shape]]] = {
         (DecodeAttentionParams(LAYERS["latent"]), _single((128, 3))),
         (DecodeAttentionParams(LAYERS["chunked"]), _single((100, 48, 49))),
         (DecodeAttentionParams(LAYERS["widest"]), _single((70, 1))),
+        (DecodeAttentionParams(LAYERS["alibi"]), _single((127,))),
     ],
 }
 ATTENTION_CASES = [*PREFILL_CASES, *DECODE_CASES, *COMBINE_CASES]

@@ -22,6 +22,7 @@ from llmc.codegen.cuda.sample import SampleParams
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
 
+SYMBOL = "kernel"
 # Rewrites n two-byte words of p with themselves.
 TOUCH = """#include "device.cuh"
 LLMC_KERNEL(32, 1) touch(unsigned short* p, int n, int zero) {
@@ -36,11 +37,13 @@ Shape = Mapping[str, int | str | tuple[int, ...]]
 
 @dataclass
 class Lab:
-    """An emulator with the twins of kernels. `headers` overrides the folder of .cuh files (mutants)."""
+    """An emulator with the twins of kernels. Mutants override `headers`, the folder of .cuh files, or `source`, a
+    kernel's own text."""
 
     checked: bool = True
     compiler: HostCompiler = field(default_factory=HostCompiler.default)
     headers: Path = TEMPLATES
+    source: Callable[[KernelParams], str] = lambda params: render(params, SYMBOL)
     emulator: Emulator = field(default_factory=Emulator)
     _kernels: dict[tuple[str, str, bool, str], Kernel] = field(default_factory=dict)
     _arrays: list[DeviceArray] = field(default_factory=list)
@@ -72,18 +75,17 @@ class Lab:
         return self._kernels[key]
 
     def kernel(self, params: KernelParams, suffix: str = "") -> Kernel:
-        symbol = "kernel"
         key = (repr(params), suffix, self.checked, str(self.headers) + self.compiler.name)
         if key not in self._kernels:
             name = f"{params.template}.cu"
             twin = build_twin(
-                render(params, symbol),
+                self.source(params),
                 [self.headers],
                 checked=self.checked,
                 name=name,
                 compiler=self.compiler,
             )
-            self._kernels[key] = self.emulator.kernel(twin, symbol + suffix)
+            self._kernels[key] = self.emulator.kernel(twin, SYMBOL + suffix)
         return self._kernels[key]
 
     def array(self, values: np.ndarray) -> DeviceArray:

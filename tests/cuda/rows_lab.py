@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from llmc.compiler.ir.graph import Graph, Node, Value
 from llmc.compiler.ir.ops.attention import KvWrite
 from llmc.compiler.ir.ops.kernel import Rows
 from llmc.compiler.ir.ops.nn import Embedding
+from llmc.compiler.ir.parser import parse
 from llmc.compiler.ir.reference import Cache, run
 from llmc.compiler.ir.types import CacheType, DType, Panels
 from llmc.emulator.session import DeviceArray, Schedule
@@ -38,7 +40,22 @@ NUMPY = {
     DType.I64: np.int32,
     DType.BOOL: np.uint8,
 }
+WARPS = parse(
+    """graph rows {
+    dims R in [1, inf], T in [1, inf]
+    inputs %x: f32[T, 8, 12]
+    %y = softmax(%x) : f32[T, 8, 12]
+    outputs %y
+    }"""
+)
 TOKENS, SEQS, TABLE_STRIDE, NUM_BLOCKS = 7, 3, 5, 16
+
+
+@cache
+def bodies() -> dict[RowsParams, Graph]:
+    """The examples, one whose heads' sums fill their shared memory to the last byte, and one with a warp to a sum."""
+    others = (rows_examples.queries_keys_values(32, 16, 16, norms=True), WARPS)
+    return {**rows_examples.examples(), **{rows_examples.kernel(body): body for body in others}}
 
 
 @dataclass(frozen=True)
@@ -276,6 +293,6 @@ def run_example(lab: Lab, p: RowsParams, shape: Shape, rng: np.random.Generator)
     """The harness's case of one of the examples: `rows` rows of the step, and two blocks too many."""
     rows = shape["rows"]
     assert isinstance(rows, int)
-    whole = make_case(rows_examples.examples()[p], int(rng.integers(1 << 30)), tokens=max(rows, TOKENS))
+    whole = make_case(bodies()[p], int(rng.integers(1 << 30)), tokens=max(rows, TOKENS))
     case = part(replace(whole, params=p), 0, rows)
     compare(case, launch(lab, case, None, bucket=rows + 2))

@@ -99,3 +99,32 @@ def rows(rng: np.random.Generator, count: int, valid: int, vocab: int) -> tuple[
         best = np.argsort(-table[i, :valid])[:8]
         chosen.append(choice(rng, FILTERS[n % len(FILTERS)], EDITS[n % len(EDITS)], valid, best))
     return table, chosen
+
+
+EDGE_IDS = 1000
+
+
+def edges() -> tuple[np.ndarray, list[Choice]]:
+    """Rows f32[n, EDGE_IDS] in which a bound decides: with any comparison of the kernel shifted by one, another token
+    is chosen. All draw 1 - 4e-9, so a row that keeps tokens of one weight chooses the last of them."""
+    ids = np.arange(EDGE_IDS)
+    spread = np.where(ids == 0, 0.0, -0.91)  # the f32 sum of its weights is 2e-7 below the exact one
+    below = np.full(EDGE_IDS, -1.0)
+    below[[3, 700]] = 1e-39, 2.0**-126  # a denormal is zero, the smallest normal is not
+    cases = [
+        (np.where(ids == 0, 0.0, -14.0), {}),  # no top_k: all tokens but one are below 1e-6
+        (np.where(ids < 512, 0.0, -200.0), {"top_p": 0.5}),  # 256 tokens have exactly half of the weight
+        (np.where(ids < 512, 0.0, -200.0), {"top_p": 0.5, "top_k": 600}),
+        (np.where(ids < 999, spread, -11.5), {}),  # no top_p: the last token's weight is within the sum's error
+        (np.where(ids < 999, spread, -11.5), {"top_k": EDGE_IDS, "top_p": 0.8900533}),  # where that error counts
+        (np.where(ids == 0, 0.0, -14.0), {"top_k": EDGE_IDS}),
+        (below, {"temperature": 0.0}),
+        (np.where(ids == 9, 1.0, 0.5), {"repetition_penalty": 2.0}),  # a penalty, and nothing to penalise
+    ]
+    chosen = []
+    for _, fields in cases:
+        s = LlmcSampling(**{"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0} | fields)
+        s.seed, s.position = 1, 19351156
+        nothing = np.zeros(0, np.int32)
+        chosen.append(Choice(s, nothing, nothing, np.zeros(0, np.float32)))
+    return np.stack([x for x, _ in cases]).astype(np.float32), chosen

@@ -36,6 +36,7 @@ def cuda_sample(
     at_least_one = lambda a: a if len(a) else np.zeros(1, a.dtype)  # noqa: E731
     raw = np.frombuffer(bytes(memoryview(arrays.rows).cast("B")), np.uint8).reshape(count, ctypes.sizeof(SampleRow))
     out = Sampled.blank(count)
+    edited = lab.empty(padded.shape, np.float32)
     results = [lab.array(a) for a in (out.tokens, out.logprob, out.top_ids, out.top_logprobs)]
     lab.launch(
         p,
@@ -46,9 +47,12 @@ def cuda_sample(
         lab.array(at_least_one(arrays.history)),
         lab.array(at_least_one(arrays.bias_ids)),
         lab.array(at_least_one(arrays.bias)),
-        lab.empty(padded.shape, np.float32),
+        edited,
         *results,
     )
+    for row, copy in zip(arrays.rows, edited.numpy().view(np.uint32), strict=True):
+        if not row.history_len and not row.num_bias and (copy != 0xFFFFFFFF).any():
+            raise Wrong("sample: a row without edits was copied")
     return Sampled(*[a.numpy() for a in results])
 
 
@@ -65,10 +69,15 @@ def differences(got: Sampled, want: Sampled) -> list[str]:
 
 
 def run(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> None:
-    """A case of shapes.py: `rows` rows of all kinds, and `behind` more in the bucket that the step does not have."""
+    """A case of shapes.py: `rows` rows of all kinds, and `behind` more in the bucket that the step does not have; no
+    rows: those where bounds decide."""
     count, behind = shape["rows"], shape["behind"]
     assert isinstance(count, int) and isinstance(behind, int)
-    logits, chosen = sample_rows.rows(rng, count + behind, p.valid, p.vocab)
+    if count:
+        logits, chosen = sample_rows.rows(rng, count + behind, p.valid, p.vocab)
+    else:
+        logits, chosen = sample_rows.edges()
+        count = len(logits)
     sampling = [c.struct for c in chosen]
     got = cuda_sample(lab, p, logits, sampling, live=count)
     want = cpu_sample(logits, sampling, p.valid)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import rows_lab
 from attention_shapes import ATTENTION_CASES, attention_matrix
 from harness import Shape
 from linear_shapes import LINEAR_CASES, linear_matrix
 
 from llmc.codegen.cuda.kernel import KernelParams
-from llmc.codegen.cuda.rows_examples import examples
 from llmc.codegen.cuda.sample import SampleParams
 
 # ids with text, columns, threads, list: one id, tails of 4 and of 256, one, two and three digits of an id
@@ -30,16 +30,18 @@ _SAMPLE = [
         (4096, 4096, 128, 128),
     )
 ]
+SAMPLE_EDGES: tuple[KernelParams, Shape] = (SampleParams(1000, 1000, 64, 64), {"rows": 0, "behind": 0})
 
 
 def quick() -> list[tuple[KernelParams, Shape]]:
     """Twelve or more shapes for every kernel; its variants take turns."""
     cases: list[tuple[KernelParams, Shape]] = [
-        (p, {"rows": n}) for i, p in enumerate(examples()) for n in (1, 2 + i % 3)
+        (p, {"rows": n}) for i, p in enumerate(rows_lab.bodies()) for n in (1, 2 + i % 3)
     ]
     cases += LINEAR_CASES
     cases += ATTENTION_CASES
-    cases += [(p, {"rows": 5, "behind": 1}) for p in _SAMPLE]
+    cases += [(p, {"rows": 5, "behind": 1 - i % 2}) for i, p in enumerate(_SAMPLE)]
+    cases += [SAMPLE_EDGES]
     return cases
 
 

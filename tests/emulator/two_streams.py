@@ -1,8 +1,8 @@
 """A program with two streams, events and a graph; each of its orderings can be left out, one at a time.
 
 x, y, z are device arrays of 64 floats. Stream A fills x; B adds x to y; A adds y to x; a diamond-shaped
-graph on
-A then reads both; a copy brings z back through pinned memory; both buffers of the pool are freed in order.
+graph on A then reads both; B adds its result and x to z; a copy brings z back through pinned memory; x, which is the
+pool's, is freed in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
-from llmc.emulator.session import CudaError, DeviceArray, Emulator, Schedule
+from llmc.emulator.session import THREE_SCHEDULES, CudaError, DeviceArray, Emulator, Mode, Schedule
 
 SOURCE = """#include "device.cuh"
 LLMC_KERNEL(64, 1) add(float* to, const float* from, float scale) { to[threadIdx.x] += from[threadIdx.x] * scale; }
@@ -36,6 +36,7 @@ ORDERINGS = (
     "wait before reading the copy",
     "event before the free",
 )
+SCHEDULES = (*THREE_SCHEDULES, *(Schedule(Mode.RANDOM, seed) for seed in (11, 12, 13)))
 
 
 @dataclass
@@ -91,6 +92,7 @@ class Program:
             executable.launch(a)
             self.order("event graph->B", 0, 1)
             add((1,), 64, 0, z, left, 1.0, stream=b, wait=False)
+            add((1,), 64, 0, z, x, 1.0, stream=b, wait=False)
             e.call(
                 "cuMemcpyDtoHAsync_v2",
                 pinned,
@@ -115,7 +117,7 @@ def expected() -> np.ndarray:
     x += y
     z = x
     x += y
-    return np.full(64, z + x + 3 * x, np.float32)
+    return np.full(64, z + x + 3 * x + x, np.float32)
 
 
 def verdict(emulator: Emulator, left_out: str | None, schedules: tuple[Schedule, ...]) -> Iterator[str]:
