@@ -1,4 +1,4 @@
-"""Speed of the CPU kernels beside what this machine can do: python bench/cpu/kernel_speed.py [--target T] [--threads N].
+"""Speed of the CPU kernels beside this machine's limits: python bench/cpu/kernel_speed.py [--target T] [--threads N].
 
 For every linear shape of SmolLM2-135M and Gemma3-270M: at 1 and 8 rows GB/s of weights beside a plain read of as many
 bytes, at 512 rows GFLOP/s beside the peak of the instruction that its format uses. The weights of a shape are laid out
