@@ -130,7 +130,7 @@ class CardLab(Lab):
     cubins: Path | None = None
     compiled: int = 0
 
-    def source(self, source: str, name: str = "kernel") -> Kernel:
+    def kernel_of(self, source: str, name: str = "kernel") -> Kernel:
         """A kernel of a source, compiled once."""
         key = (source, name, False, "")
         if key not in self._kernels:
@@ -149,10 +149,10 @@ class CardLab(Lab):
         return cubin_of(source, arch)
 
     def kernel(self, params: KernelParams, suffix: str = "") -> Kernel:
-        return self.source(render(params, "kernel"), "kernel" + suffix)
+        return self.kernel_of(render(params, "kernel"), "kernel" + suffix)
 
     def _touch(self) -> Kernel:
-        return self.source(TOUCH, "touch")
+        return self.kernel_of(TOUCH, "touch")
 
     def release(self) -> None:
         """Frees every array made since the last release."""

@@ -98,7 +98,7 @@ def copy_rate(lab: CardLab, nbytes: int, repeats: int) -> float:
     """Bytes per second, read and written together, of a copy of `nbytes`, which are more than any cache holds."""
     words = np.arange(nbytes // 4, dtype=np.uint32)
     source, target = lab.array(words), lab.empty(words.shape, np.uint32)
-    kernel, grid = lab.source(COPY), (2 * lab.emulator.sms,)
+    kernel, grid = lab.kernel_of(COPY), (2 * lab.emulator.sms,)
     seconds = _best(lab, repeats, lambda: kernel(grid, 512, 0, source, target, nbytes // 16, wait=False))
     if not np.array_equal(target.numpy(), words):
         raise WrongSum("the copy is not a copy")
@@ -111,7 +111,7 @@ def read_rate(lab: CardLab, nbytes: int, repeats: int) -> float:
     words = np.random.default_rng(1).integers(0, 1 << 32, nbytes // 4, np.uint32)
     grid = (2 * lab.emulator.sms,)
     source, out = lab.array(words), lab.empty((grid[0] * 512,), np.uint32)
-    kernel = lab.source(READ)
+    kernel = lab.kernel_of(READ)
     seconds = _best(lab, repeats, lambda: kernel(grid, 512, 0, source, out, nbytes // 16, wait=False))
     if np.bitwise_xor.reduce(out.numpy()) != np.bitwise_xor.reduce(words):
         raise WrongSum("what was read is not what is there")
@@ -143,7 +143,7 @@ def matrix_rate(lab: CardLab, rounds: int, repeats: int) -> tuple[str, float]:
         ways.append(("wgmma m64n256k16", WGMMA, 40960, 2 * 16 * 2 * 64 * 256 * 16, 128 * 256))
     found = []
     for name, source, smem, flops, value in ways:
-        kernel = lab.source(source)
+        kernel = lab.kernel_of(source)
         seconds = _best(lab, repeats, lambda k=kernel, s=smem: k((sms,), 256, s, out, rounds, wait=False))
         if not (out.numpy() == rounds * value).all():
             raise WrongSum(f"{name}: sums are {out.numpy()[0]}, expected {rounds * value}")

@@ -27,7 +27,7 @@ MATRIX = kernel(
 def _ldmatrix(lab: CardLab) -> None:
     x = rng().integers(0, 65536, (4, 8, 8)).astype(np.uint16)
     y = lab.empty((2, 4, 32), np.uint32)
-    lab.source(MATRIX)((1,), 32, 512, lab.array(x), y)
+    lab.kernel_of(MATRIX)((1,), 32, 512, lab.array(x), y)
     for name, got, m in (("", y.numpy()[0], x), ("_trans", y.numpy()[1], x.swapaxes(1, 2))):
         pairs = np.ascontiguousarray(m).view(np.uint32)  # row r, columns 2c and 2c+1: lane 4r + c
         equal(f"ldmatrix_x4{name}", got, pairs.reshape(4, 32))
@@ -58,7 +58,7 @@ def _mma(name: str, kind: object, acc: str) -> Callable[[CardLab], None]:
         wa = a.view(np.uint32).reshape(2, 8, 2, 4).transpose(2, 0, 1, 3).reshape(4, 32)
         wb = b.view(np.uint32).reshape(8, 2, 4).transpose(1, 0, 2).reshape(2, 32)
         d = lab.empty((4, 32), np.float32 if acc == "float" else np.int32)
-        lab.source(_mma_source(name, acc))((1,), 32, 0, lab.array(wa), lab.array(wb), d)
+        lab.kernel_of(_mma_source(name, acc))((1,), 32, 0, lab.array(wa), lab.array(wb), d)
         want = a.astype(np.int32) @ b.astype(np.int32).T + 1
         got = d.numpy().reshape(2, 2, 8, 4).transpose(0, 2, 3, 1).reshape(16, 8)
         equal(name, got, want)
@@ -99,7 +99,7 @@ def _tma(rank: int) -> Callable[[CardLab], None]:
             for at in ([0, 0, 0], [inner, 4, 4], [inner + 8, 5, 4], [-8, -1, -1]):
                 source, target = lab.array(a), lab.array(np.zeros(shape, np.uint16))
                 maps = [lab.emulator.tensor_map(m, box, swizzle) for m in (source, target)]
-                lab.source(_tma_source(rank))((1,), 32, 17408, *maps, int(np.prod(box)) * 2, *at)
+                lab.kernel_of(_tma_source(rank))((1,), 32, 17408, *maps, int(np.prod(box)) * 2, *at)
                 want = np.zeros(shape, np.uint16)
                 inside = tuple(
                     slice(max(0, start), max(0, min(n, start + size)))
@@ -170,7 +170,7 @@ def _wgmma(kind: str, n: int, registers: bool) -> Check:
         da, db = lab.array(a), lab.array(b)
         maps = (lab.emulator.tensor_map(da, (64, k), 128), lab.emulator.tensor_map(db, (n, k), 128))
         out = lab.empty((64, n), np.int32 if acc == "int" else np.float32)
-        lab.source(source)((1,), 128, 8192 + n * 128 + 1024, *maps, out)
+        lab.kernel_of(source)((1,), 128, 8192 + n * 128 + 1024, *maps, out)
         equal(name, out.numpy(), a.astype(np.int32) @ b.astype(np.int32).T)
 
     return Check(name, (source,), run, ("wgmma",))

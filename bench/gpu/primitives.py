@@ -35,7 +35,7 @@ def _convert(lab: CardLab) -> None:
     x[:6] = [np.nan, np.inf, -np.inf, -0.0, 65519.996, 3.3895e38]
     kinds = (bfloat16, np.float16, np.uint32, np.float32, np.float32, np.uint32, np.float64)
     out = [lab.empty((n,), kind) for kind in kinds]
-    lab.source(CONVERT)((n // 256,), 256, 0, lab.array(x), *out)
+    lab.kernel_of(CONVERT)((n // 256,), 256, 0, lab.array(x), *out)
     b, h, pair, wide, wide16, bits, back = (o.numpy() for o in out)
     every = np.arange(n, dtype=np.uint16)
     with np.errstate(over="ignore"):
@@ -60,7 +60,7 @@ def _convert8(lab: CardLab) -> None:
     x = (rng().standard_normal(256) * 2.0 ** rng().integers(-8, 9, 256)).astype(np.float32)
     x[:4] = [np.nan, 1e9, -464, 0.0]
     e, wide = lab.empty((256,), np.uint8), lab.empty((256,), np.float32)
-    lab.source(CONVERT8)((1,), 256, 0, lab.array(x), e, wide)
+    lab.kernel_of(CONVERT8)((1,), 256, 0, lab.array(x), e, wide)
     want = np.where(np.isnan(x), x, np.clip(x, -448, 448)).astype(float8_e4m3fn)
     equal("to_e4m3", e.numpy().view(float8_e4m3fn), want)
     equal("to_f32 of e4m3", wide.numpy(), np.arange(256, dtype=np.uint8).view(float8_e4m3fn))
@@ -77,7 +77,7 @@ APPROXIMATE = kernel(
 def _approximate(lab: CardLab) -> None:
     x = rng().uniform(0.01, 100, 256).astype(np.float32)
     y = lab.empty((3, 256), np.float32)
-    lab.source(APPROXIMATE)((1,), 256, 0, lab.array(x), y)
+    lab.kernel_of(APPROXIMATE)((1,), 256, 0, lab.array(x), y)
     wide = x.astype(np.float64)
     square = (x * x).astype(np.float64)
     for name, got, want in zip(("exp2", "rsqrt", "rcp"), y.numpy(), (2**wide, square**-0.5, 1 / wide), strict=True):
@@ -114,7 +114,7 @@ MEMORY = kernel(
 def _memory(lab: CardLab) -> None:
     x = rng().integers(0, 256, 2304, np.uint8)
     y = lab.empty((5888,), np.uint8)
-    lab.source(MEMORY)((1,), 64, 3072, lab.array(x), y)
+    lab.kernel_of(MEMORY)((1,), 64, 3072, lab.array(x), y)
     got, rows = y.numpy(), x[:1024].reshape(64, 16)
     equal("load16_stream, store16", got[:1024], x[1024:2048])
     equal("load16, store16", got[1024:2048], x[:1024])
@@ -137,6 +137,7 @@ WARP = kernel(
   const float v[4] = {x[t], x[64 + t], x[128 + t], x[192 + t]};
   y[t] = warp_sum(x[t]), y[64 + t] = warp_max(x[t]), y[128 + t] = warp_sum4(v);
   y[192 + t] = bf16_lo(float_bits(x[t])) + bf16_hi(float_bits(x[t]));
+  y[288 + t] = min_of(v[0], v[1]), y[352 + t] = max_of(v[0], v[1]);
   if (t == 0) counter[0] = 0;
   __syncthreads();
   if (warp == 0) {
@@ -157,15 +158,17 @@ WARP = kernel(
 
 def _warp(lab: CardLab) -> None:
     x = rng().integers(-50, 50, 256).astype(np.float32)
-    y, n = lab.empty((288,), np.float32), lab.array(np.zeros(5, np.uint32))
-    lab.source(WARP)((1,), 64, 1024, lab.array(x), y, n)
+    y, n = lab.empty((416,), np.float32), lab.array(np.zeros(5, np.uint32))
+    lab.kernel_of(WARP)((1,), 64, 1024, lab.array(x), y, n)
     got, lanes = y.numpy(), x.reshape(4, 2, 32)
     equal("warp_sum", got[:64].reshape(2, 32), np.repeat(lanes[0].sum(1)[:, None], 32, 1))
     equal("warp_max", got[64:128].reshape(2, 32), np.repeat(lanes[0].max(1)[:, None], 32, 1))
     equal("warp_sum4", got[128:192].reshape(2, 32), np.repeat(lanes.sum(2).T, 8, 1))
     halves = x[:64].view(np.uint16).view(bfloat16).astype(np.float32).reshape(64, 2)
     equal("bf16_lo, bf16_hi", got[192:256], halves.sum(1))
-    equal("named_barrier", got[256:], x[:32])
+    equal("named_barrier", got[256:288], x[:32])
+    equal("min_of", got[288:352], np.minimum(x[:64], x[64:128]))
+    equal("max_of", got[352:], np.maximum(x[:64], x[64:128]))
     counts = n.numpy()
     equal("atomics", counts[[0, 1, 2, 4]], np.array([64, 63, 7, 2016], np.uint32))
     equal("atomic_add of floats", counts[3:4].view(np.float32), np.array([32.0]))
@@ -193,7 +196,7 @@ def _flags(lab: CardLab) -> None:
     blocks = 200
     out = lab.empty((1,), np.float32)
     count, flags = lab.array(np.zeros(1, np.uint32)), lab.array(np.zeros(blocks, np.uint32))
-    lab.source(FLAGS)((blocks,), 32, 0, count, flags, lab.empty((blocks,), np.float32), out)
+    lab.kernel_of(FLAGS)((blocks,), 32, 0, count, flags, lab.empty((blocks,), np.float32), out)
     equal("store_release, load_acquire", out.numpy(), np.array([blocks * (blocks + 1) / 2]))
 
 
@@ -211,7 +214,7 @@ def _grid(lab: CardLab) -> None:
     """Each launch, started early by the one before, adds one to what that one wrote."""
     n, steps = 4096, 40
     x = lab.array(np.zeros((steps + 1) * n, np.float32))
-    k = lab.source(GRID)
+    k = lab.kernel_of(GRID)
     for step in range(steps):
         part = DeviceArray(lab.emulator, x.pointer + step * n * 4, (2 * n,), np.float32)
         k((n // 64,), 64, 0, part, programmatic=step > 0, wait=False)
@@ -230,7 +233,7 @@ REGISTERS = kernel(
 
 def _registers(lab: CardLab) -> None:
     out = lab.empty((384,), np.float32)
-    lab.source(REGISTERS)((1,), 384, 0, out)
+    lab.kernel_of(REGISTERS)((1,), 384, 0, out)
     equal("setmaxnreg", out.numpy(), np.arange(384.0))
 
 
