@@ -5,7 +5,6 @@ deleted if it is a call. mutate.py fails if an entry is no mutant any more, or i
 """
 
 _ALL = "the whole row gives the right answer too: a list that would do is only not made use of"
-_EXIT = "a tile without work leaves with copies in flight that nobody reads: the emulator, as hardware is believed to, lets them end first"
 _TWICE = "one stage is fetched twice before anyone reads it: the same bytes to the same place, by the same threads"
 
 HARMLESS: dict[tuple[str, int, str], str] = {
@@ -36,12 +35,6 @@ HARMLESS: dict[tuple[str, int, str], str] = {
     ): "queries are read again from where they lie: slower, but the same",
     (
         "attention_prefill.cuh",
-        0,
-        "«cp_async_commit()»;",
-    ): f"the queries land with the first keys, which are waited for; {_EXIT}",
-    ("attention_prefill.cuh", 0, "«cp_async_wait<0>()»;"): _EXIT,
-    (
-        "attention_prefill.cuh",
         1,
         "for (int b = 0; b «<» Layer::kBlocks; b++) {",
     ): "`seen` has no bit for a block behind the split's last",
@@ -67,8 +60,6 @@ HARMLESS: dict[tuple[str, int, str], str] = {
         0,
         "if (token0 «>=» count) {  // nothing to do: but no copy may land in shared memory that is another block's by then",
     ): "a block without tokens computes with zeros and stores nothing",
-    ("linear_mma.cuh", 0, "«cp_async_commit()»;"): _EXIT,
-    ("linear_mma.cuh", 0, "«cp_async_wait<0>()»;"): _EXIT,
     (
         "sample.cuh",
         0,

@@ -17,10 +17,28 @@ COPIES_BUGS = (
 #endif
   __syncthreads();
   if (t < 16 && blockIdx.x == 0) out[t] = reinterpret_cast<float*>(raw)[t];  // HERE
+#ifdef BUG
+  cp_async_wait<0>();
+#endif
 }
 """,
         stage,
         r"still in flight",
+    ),
+    Bug(
+        "cp.async left behind",
+        """LLMC_KERNEL(32, 1) k(const unsigned* in, unsigned* counter, float* out) {
+  LLMC_SMEM(raw);
+  const int t = threadIdx.x;
+  if (t < 4) cp_async16(smem_addr(raw) + t * 16, in + t * 4);  // HERE
+#ifdef FINE
+  cp_async_commit();
+#endif
+  cp_async_wait<0>();
+}
+""",
+        stage,
+        r"exits while its cp.async is in flight",
     ),
     Bug(
         "lane 0 arrives for a warp still reading",
