@@ -31,7 +31,8 @@ LLMC_DEVICE void fragment(u32 (&a)[4], const unsigned char* from, int step, int 
     a[r] = load4(from + (t / 32 * 16 + t % 32 / 4 + (r & 1) * 8) * 128 + step * 32 + (r >> 1) * 16 + t % 4 * 4);
 }
 
-LLMC_KERNEL(GROUPS * 128, 1) k(const int* programs, int length, const unsigned char* a, const unsigned char* b, Acc* out) {
+LLMC_KERNEL(GROUPS * 128, 1) k(const int* programs, int length, const unsigned char* a, const unsigned char* b,
+                                Acc* out) {
   LLMC_SMEM(raw);
   const int group = threadIdx.x / 128, t = threadIdx.x % 128;
   constexpr int kRows = 64 + 2 * kRegs;
