@@ -10,7 +10,6 @@ from llmc.codegen.cuda.nvrtc import TEMPLATES
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator
 
-
 RECURSION = """
 struct Deep {
   static __attribute__((noinline)) float sum(int n, const volatile float* p) {
