@@ -244,7 +244,7 @@ def emulated(
         yield (
             prepared,
             env | {"LLMC_EMU_TWINS": str(kernels)},
-            lambda engine: env | {"LLMC_EMU_TWINS": str(install_twins(engine, arch, False))},
+            lambda engine: env | {"LLMC_EMU_TWINS": str(install_twins(engine, [arch], False))},
         )
 
 
