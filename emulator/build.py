@@ -73,7 +73,7 @@ def _version(command: tuple[str, ...]) -> str:
 def cache_dir() -> Path:
     """Where compiled things are kept: $LLMC_CACHE_DIR, or ~/.cache/llmc."""
     base = os.environ.get("LLMC_CACHE_DIR")
-    return (Path(base) if base else Path.home() / ".cache" / "llmc") / "emulator"
+    return (Path(base).absolute() if base else Path.home() / ".cache" / "llmc") / "emulator"
 
 
 def cuda_include() -> Path:

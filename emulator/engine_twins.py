@@ -90,7 +90,7 @@ def _link(folder: Path, twins: dict[int, Path], checked: bool) -> None:
     for number, twin in twins.items():
         link = making / f"{number:016x}{'.checked' if checked else ''}.so"
         link.unlink(missing_ok=True)
-        link.symlink_to(twin)
+        link.symlink_to(os.path.relpath(twin, folder))  # the cache may move
     try:
         making.rename(folder)
     except OSError:  # another process was first

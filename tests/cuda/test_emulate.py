@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from llmc.compiler.cli import main
 from llmc.emulator.__main__ import main as emulator_main
-from llmc.emulator.build import BuildError, Driver
+from llmc.emulator.build import BuildError, Driver, cache_dir
 from llmc.emulator.devices import BY_NAME, for_arch
 from llmc.emulator.engine_twins import find_pairs, install_twins
 
@@ -149,3 +149,22 @@ def test_the_command_runs_with_the_driver(engine: Path) -> None:
     assert done.returncode == 2 and "no-such-command: No such file" in done.stderr
     done = subprocess.run([*emulator, engine], capture_output=True, text=True)
     assert done.returncode == 2 and "no command" in done.stderr
+
+
+def test_the_cache_may_have_a_relative_path_and_move(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(text: str, *_: object, **__: object) -> Path:
+        path = cache_dir() / "twins" / f"{len(text)}.so"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    monkeypatch.setattr("llmc.emulator.engine_twins.build_twin", build)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LLMC_CACHE_DIR", "cache")
+    folder = install_twins(engine, ["sm_90a"], False)
+    assert folder.is_absolute() and all(link.is_file() for link in folder.iterdir())
+    (tmp_path / "cache").rename(tmp_path / "elsewhere")
+    moved = tmp_path / "elsewhere" / folder.relative_to(tmp_path / "cache")
+    assert len(list(moved.iterdir())) == 3 and all(link.is_file() for link in moved.iterdir())
