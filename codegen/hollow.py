@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from llmc.codegen.package import Contents, manifest_of, write_files
@@ -56,7 +57,7 @@ def fill(
     engine of this version, OutputOccupied when `out` exists and is no engine, DiskFull.
     """
     manifest, placed = _open(hollow)
-    weights = RandomWeights(load_file(hollow / BUFFERS))
+    weights = RandomWeights(_buffers(hollow / BUFFERS))
     total, done = sum(w.num_bytes for w in placed), 0
 
     def written(num_bytes: int) -> None:
@@ -68,6 +69,13 @@ def fill(
         shutil.copytree(hollow, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST, BUFFERS))
         write_pieces(folder / WEIGHTS, placed, weights.pieces, written, workers)
         return seal(folder, manifest)
+
+
+def _buffers(path: Path) -> Mapping[str, Array]:
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ManifestInvalid(f"{path}: {error}: prepare it again") from error
 
 
 def _open(hollow: Path) -> tuple[Manifest, list[PlacedWeight]]:
@@ -83,7 +91,7 @@ def _open(hollow: Path) -> tuple[Manifest, list[PlacedWeight]]:
         graph = hollow / target.plans / "graph.llmc"
         try:
             exprs[target.name] = weight_exprs(parse_all(graph.read_text()))
-        except (OSError, ParseError) as error:
+        except (OSError, UnicodeDecodeError, ParseError) as error:
             raise ManifestInvalid(f"{graph}: {error}") from error
     placed = place_weights([expr for found in exprs.values() for expr in found])
     sizes = {w.expr: w.num_bytes for w in placed}

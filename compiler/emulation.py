@@ -25,15 +25,17 @@ def emulate(context: click.Context, engine: Path, gpu: str | None) -> NoReturn:
 
     `gpu`: the GPU to be, by default that of the engine's first CUDA target. Raises EngineError.
     """
-    target = _target(engine, gpu)
-    emulator = [sys.executable, "-m", "llmc.emulator", "--gpu", gpu or target.name, "--arch", target.arch, str(engine)]
+    targets = _targets(engine)
+    device = ["--gpu", gpu] if gpu is not None else ["--built-for", targets[0].name]
+    archs = [word for target in targets for word in ("--arch", target.arch)]  # which one, the GPU decides
+    emulator = [sys.executable, "-m", "llmc.emulator", *device, *archs, str(engine)]
     given = {**context.params, "emulate": False, "emulate_gpu": None, "device": CUDA}
     command = [sys.executable, "-c", _AGAIN, str(context.info_name), *command_line(context.command, given)]
     sys.stdout.flush()
     os.execv(sys.executable, [*emulator, "--", *command])
 
 
-def _target(engine: Path, gpu: str | None) -> TargetEntry:
+def _targets(engine: Path) -> list[TargetEntry]:
     targets = read_manifest(engine).targets
     cuda = [target for target in targets if target.kind == CUDA]
     if not cuda:
@@ -41,7 +43,7 @@ def _target(engine: Path, gpu: str | None) -> TargetEntry:
             f"{engine}: built for {', '.join(t.name for t in targets)}; only CUDA targets are emulated: "
             "build it again with --target h100, or leave --emulate out"
         )
-    return next((target for target in cuda if target.name == gpu), cuda[0])
+    return cuda
 
 
 def command_line(command: click.Command, values: dict[str, Any]) -> list[str]:

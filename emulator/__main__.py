@@ -23,10 +23,14 @@ EXIT_REFUSED = 2
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code of a refusal; otherwise the process becomes the command."""
     parser = argparse.ArgumentParser(
-        prog="python -m llmc.emulator", usage="%(prog)s [-h] [--gpu GPU] --arch ARCH [--check] ENGINE -- COMMAND ..."
+        prog="python -m llmc.emulator",
+        usage="%(prog)s [-h] [--gpu GPU] --arch ARCH [--arch ARCH ...] [--check] ENGINE -- COMMAND ...",
     )
-    parser.add_argument("--gpu", help=f"one of {', '.join(BY_NAME)}, or another name and the GPU that ARCH is for")
-    parser.add_argument("--arch", required=True, help="of the engine's cubins: sm_90a")
+    parser.add_argument("--gpu", help=f"one of {', '.join(BY_NAME)} [default: the first that the first ARCH is for]")
+    parser.add_argument("--built-for", help="the default of --gpu, where it is one of those")
+    parser.add_argument(
+        "--arch", required=True, action="append", help="of the engine's cubins: sm_90a; may be repeated"
+    )
     parser.add_argument("--check", action="store_true", help="watch for races and bad accesses; many times slower")
     parser.add_argument("engine", type=Path)
     given = sys.argv[1:] if arguments is None else arguments
@@ -35,11 +39,14 @@ def main(arguments: list[str] | None = None) -> int:
     if not command:
         parser.error("no command: give one after --")
     try:
-        device = _device(options.gpu, options.arch)
+        hint = options.built_for if options.built_for in BY_NAME else None
+        device = _device(options.gpu or hint, options.arch[0])
         if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
             raise BuildError("emulating a GPU needs cuda-python: pip install 'llmc[cuda]'")
         driver = build_driver()
-        twins = install_twins(options.engine, options.arch, options.check, _progress)
+        # Where none of the kernels runs, the command is to say so, as on such a GPU.
+        archs = [arch for arch in dict.fromkeys(options.arch) if device.runs(arch)] or options.arch[:1]
+        twins = install_twins(options.engine, archs, options.check, _progress)
     except (BuildError, OSError) as error:
         print(f"llmc.emulator: {error}", file=sys.stderr)
         return EXIT_REFUSED
@@ -50,21 +57,23 @@ def main(arguments: list[str] | None = None) -> int:
         flush=True,
     )
     folders = [str(driver.folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    os.environ.update(
-        LD_LIBRARY_PATH=":".join(folders),
-        LLMC_EMU_TWINS=str(twins),
-        LLMC_EMU_CHECK="race" if options.check else "",
-        LLMC_EMU_DEVICES=environment([device]),
-    )
+    variables = {
+        "LD_LIBRARY_PATH": ":".join(folders),
+        "LLMC_EMU_TWINS": str(twins),
+        "LLMC_EMU_CHECK": "race" if options.check else "",
+        "LLMC_EMU_DEVICES": environment([device]),
+    }
     try:
-        os.execvp(command[0], command)
+        os.execvpe(command[0], command, os.environ | variables)
     except OSError as error:
         print(f"llmc.emulator: {command[0]}: {error.strerror}", file=sys.stderr)
         return EXIT_REFUSED
 
 
 def _device(name: str | None, arch: str) -> Device:
-    device = BY_NAME.get(name or "") or for_arch(arch)
+    device = for_arch(arch) if name is None else BY_NAME.get(name)
+    if device is None and name is not None:
+        raise BuildError(f"{name} is no GPU that is emulated; those that are: {', '.join(BY_NAME)}")
     if device is None:
         raise BuildError(f"no GPU for {arch} is emulated; those that are: {', '.join(BY_NAME)}")
     return device

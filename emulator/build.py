@@ -22,7 +22,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 TWIN_INCLUDE = ROOT / "include" / "llmc_emu"
 # No contraction, as NVRTC's --fmad=false: a twin rounds where the kernel rounds.
-_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off", "-gdwarf-4")
+# Frames touch their pages one by one (clash protection): none steps over the guard page of a fiber's stack.
+_COMMON = (
+    *("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off", "-gdwarf-4"),
+    "-fstack-clash-protection",
+)
 
 
 class BuildError(RuntimeError):
@@ -69,7 +73,7 @@ def _version(command: tuple[str, ...]) -> str:
 def cache_dir() -> Path:
     """Where compiled things are kept: $LLMC_CACHE_DIR, or ~/.cache/llmc."""
     base = os.environ.get("LLMC_CACHE_DIR")
-    return (Path(base) if base else Path.home() / ".cache" / "llmc") / "emulator"
+    return (Path(base).absolute() if base else Path.home() / ".cache" / "llmc") / "emulator"
 
 
 def cuda_include() -> Path:

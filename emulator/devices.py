@@ -3,6 +3,7 @@ Programming Guide, table of technical specifications per compute capability."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
 
 KIB, GIB = 1 << 10, 1 << 30
@@ -27,6 +28,17 @@ class Device:
 
     def with_memory(self, memory_bytes: int) -> Device:
         return replace(self, memory_bytes=memory_bytes)
+
+    def runs(self, arch: str) -> bool:
+        """Whether cubins for `arch` load (sm_90a, with a suffix: on that very compute capability; else on later
+        minor ones as well)."""
+        found = re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch)
+        if found is None:
+            return False
+        major, minor = int(found[1]), int(found[2])
+        if found[3]:
+            return (major, minor) == (self.major, self.minor)
+        return major == self.major and minor <= self.minor
 
 
 A100 = Device("NVIDIA A100", 8, 0, 108, 80 * GIB, 40 << 20, 163 * KIB, 164 * KIB)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,33 +39,48 @@ def find_pairs(engine: Path, arch: str) -> list[Pair]:
 
 
 def install_twins(
-    engine: Path, arch: str, checked: bool, progress: Callable[[int, int], None] = lambda done, total: None
+    engine: Path, archs: Sequence[str], checked: bool, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Path:
-    """The folder in which the driver finds the twin of every cubin. Raises BuildError.
+    """The folder in which the driver finds the twin of every cubin for these architectures. Raises BuildError.
 
     `progress` is told how many of how many twins are ready.
     """
-    pairs = find_pairs(engine, arch)
+    pairs = [pair for arch in archs for pair in find_pairs(engine, arch)]
+    cubins = {pair: pair.cubin.read_bytes() for pair in pairs}
+    hashes = {pair: _hash(pair.cubin, image) for pair, image in cubins.items()}
     sources = sorted({pair.source for pair in pairs})
     done = 0
 
     def compile_one(source: Path) -> Path:
         nonlocal done
-        twin = build_twin(source.read_text(), [source.parent], checked=checked, name=source.name)
+        twin = build_twin(_text(source), [source.parent], checked=checked, name=source.name)
         done += 1
         progress(done, len(sources))
         return twin
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         twins = dict(zip(sources, pool.map(compile_one, sources), strict=True))
-    cubins = {pair: pair.cubin.read_bytes() for pair in pairs}
     content = hashlib.sha256()
     for pair in pairs:
         content.update(hashlib.sha256(cubins[pair]).digest() + twins[pair.source].name.encode())
     folder = cache_dir() / "engines" / content.hexdigest()[:24]
     if not folder.is_dir():
-        _link(folder, {cubin_hash(cubins[pair]): twins[pair.source] for pair in pairs}, checked)
+        _link(folder, {hashes[pair]: twins[pair.source] for pair in pairs}, checked)
     return folder
+
+
+def _text(source: Path) -> str:
+    try:
+        return source.read_text()
+    except UnicodeDecodeError as error:
+        raise BuildError(f"{source}: not a text ({error}); build the engine again") from error
+
+
+def _hash(cubin: Path, image: bytes) -> int:
+    try:
+        return cubin_hash(image)
+    except ValueError as error:
+        raise BuildError(f"{cubin}: {error}; build the engine again") from error
 
 
 def _link(folder: Path, twins: dict[int, Path], checked: bool) -> None:
@@ -75,7 +90,7 @@ def _link(folder: Path, twins: dict[int, Path], checked: bool) -> None:
     for number, twin in twins.items():
         link = making / f"{number:016x}{'.checked' if checked else ''}.so"
         link.unlink(missing_ok=True)
-        link.symlink_to(twin)
+        link.symlink_to(os.path.relpath(twin, folder))  # the cache may move
     try:
         making.rename(folder)
     except OSError:  # another process was first

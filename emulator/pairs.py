@@ -13,9 +13,19 @@ _SHT_NOBITS = 8
 
 
 def elf_bytes(image: bytes) -> int:
-    """Length of the ELF image at the start of `image`; ValueError when there is none."""
+    """Length of the ELF image at the start of `image`; ValueError when there is none, or only its beginning."""
     if image[:4] != b"\x7fELF":
         raise ValueError("not an ELF image: expected a cubin as NVRTC makes it")
+    try:
+        end = _elf_end(image)
+    except struct.error:
+        end = len(image) + 1
+    if end > len(image):
+        raise ValueError(f"the ELF image is cut off: {len(image)} bytes are there")
+    return end
+
+
+def _elf_end(image: bytes) -> int:
     program, section = struct.unpack_from("<QQ", image, 32)
     program_size, programs, section_size, sections = struct.unpack_from("<HHHH", image, 54)
     end = max(section + sections * section_size, program + programs * program_size)

@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from end_to_end import TINY, Workload  # noqa: E402  (the path is set above)
 from llmc.codegen.cuda.gpus import GPUS  # noqa: E402
 from llmc.codegen.cuda.target import TARGETS  # noqa: E402
 from llmc.codegen.hollow import MANIFEST, fill, is_hollow  # noqa: E402
+from llmc.runtime.errors import EngineError  # noqa: E402
 
 CONFIGS = HERE.parent / "configs"
 PREPARED = HERE / "prepared"
@@ -51,6 +52,24 @@ SMALL = {
 def hollow_path(prepared: Path, target: str, model: str) -> Path:
     """Where a hollow engine is put."""
     return prepared / "engines" / target / model
+
+
+def check_models(models: Sequence[str], prepared: Path) -> None:
+    """Raises ValueError for a model that has no config and is not prepared."""
+    for model in models:
+        if not (CONFIGS / model / "config.json").is_file() and not any(prepared.glob(f"engines/*/{model}/{MANIFEST}")):
+            known = ", ".join(sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir()))
+            raise ValueError(f"--models {model}: neither prepared in {prepared} nor in {CONFIGS}: {known}")
+
+
+def check_folder(out: Path) -> None:
+    """Raises ValueError where no file can be written, before anything takes time."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ValueError(f"--out {out}: cannot be written: {error.strerror}") from error
 
 
 def code_digest(root: Path = HERE.parents[1]) -> str:
@@ -123,7 +142,10 @@ def engine_for(model: str, prepared: Path, target: str, scratch: Path, tiny: boo
         except Exception as error:  # a machine that runs engines may lack all that builds them
             return {"error": f"no {model} for {target} is prepared; here: {type(error).__name__}: {error}"}
     made = time.monotonic()
-    manifest = fill(hollow, scratch / model, workers=os.cpu_count() or 1)
+    try:
+        manifest = fill(hollow, scratch / model, workers=os.cpu_count() or 1)
+    except EngineError as error:  # damaged, or of another version
+        return {"error": str(error)}
     return {
         "error": "",
         "built_for": manifest.targets[0].name,
@@ -183,10 +205,16 @@ def main() -> int:
     parser.add_argument("--models", default=",".join(MODELS), help=f"folders of {CONFIGS.name} (default: %(default)s)")
     parser.add_argument("--tiny", action="store_true", help="models and checks of a size that an emulated card runs")
     args = parser.parse_args()
+    models = tuple(filter(None, args.models.split(",")))
+    try:
+        check_models(models, args.out)
+        check_folder(args.out)
+    except ValueError as error:
+        parser.error(str(error))
     start = time.monotonic()
     count = prepare_cubins(args.out, GPUS[args.target].arch, args.tiny)
     print(f"{count} cubins of checks and timings, {time.monotonic() - start:.0f} s", flush=True)
-    for model in filter(None, args.models.split(",")):
+    for model in models:
         start = time.monotonic()
         folder = prepare_engine(model, args.out, args.target, args.tiny)
         weights = json.loads((folder / MANIFEST).read_text())["targets"][0]["memory"]["weights_bytes"]

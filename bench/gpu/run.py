@@ -34,7 +34,7 @@ if importlib.util.find_spec("llmc") is None:  # a bare machine, where nothing wa
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(CHECKOUT)]))
 
 from parts import Background, Outcome, Part, Run  # noqa: E402  (the path is set above)
-from prepare import MODELS, PREPARED  # noqa: E402
+from prepare import MODELS, PREPARED, check_folder, check_models  # noqa: E402
 from records import Item  # noqa: E402
 from report import Report, bandwidth, rate  # noqa: E402
 from tables import show  # noqa: E402
@@ -236,7 +236,8 @@ def emulated(
         kernels.mkdir()
         if given is None:
             command = [sys.executable, str(HERE / "prepare.py"), "--tiny", "--target", EMULATED[arch]]
-            subprocess.run([*command, "--out", str(prepared), "--models", models], check=True)
+            if subprocess.run([*command, "--out", str(prepared), "--models", models]).returncode:
+                raise SystemExit("nothing was measured: prepare.py has failed")
         env = os.environ | {
             "LD_LIBRARY_PATH": str(build_driver().folder),
             "LLMC_EMU_DEVICES": environment([BY_NAME[EMULATED[arch]]]),
@@ -244,7 +245,7 @@ def emulated(
         yield (
             prepared,
             env | {"LLMC_EMU_TWINS": str(kernels)},
-            lambda engine: env | {"LLMC_EMU_TWINS": str(install_twins(engine, arch, False))},
+            lambda engine: env | {"LLMC_EMU_TWINS": str(install_twins(engine, [arch], False))},
         )
 
 
@@ -252,6 +253,18 @@ def scratch_parent(num_bytes: int) -> str | None:
     """Where so many bytes of engines go: memory where there is enough of it, since nothing of them is kept."""
     shared = Path("/dev/shm")
     return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > num_bytes else None
+
+
+def _check(args: argparse.Namespace, models: tuple[str, ...], only: tuple[str, ...]) -> None:
+    """Raises ValueError for what would be found out, or silently left out, after minutes."""
+    parts = ("limits", "primitives", "kernels", "engines", "times", "model")
+    for word in only:
+        if word not in (*parts, *(f"model {name}" for name in models)):
+            raise ValueError(f"--only {word}: no such part; those that are: {', '.join(parts)}, model NAME")
+    if args.prepared is not None and not args.prepared.is_dir():
+        raise ValueError(f"--prepared {args.prepared}: no such folder; prepare.py --out makes it")
+    check_models(models, args.prepared or PREPARED)
+    check_folder(args.out)
 
 
 def main() -> int:
@@ -267,6 +280,10 @@ def main() -> int:
     args = parser.parse_args()
     models = tuple(filter(None, args.models.split(",")))
     only = tuple(filter(None, args.only.split(",")))
+    try:
+        _check(args, models, only)
+    except ValueError as error:
+        parser.error(str(error))
     parent = args.scratch or scratch_parent(SCRATCH_BYTES if not args.emulate else 1 << 30)
     with tempfile.TemporaryDirectory(dir=parent, prefix="llmc-bench-") as scratch:
         prepared = args.prepared or PREPARED

@@ -40,7 +40,8 @@ def parse(text: str) -> Graph:
 def parse_all(text: str) -> list[Graph]:
     """The graphs of a text that holds several, one after the other. ParseError counts lines within its graph."""
     starts = [i for i in range(len(text)) if text.startswith("graph ", i) and (i == 0 or text[i - 1] == "\n")]
-    return [parse(text[a:b]) for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
+    ends = [*starts[1:], len(text)]
+    return [parse(text[a:b]) for a, b in zip([0, *starts[1:]], ends, strict=True)]  # what comes before counts
 
 
 def parse_attributes(cls: type, text: str) -> object:

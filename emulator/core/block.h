@@ -91,6 +91,7 @@ struct Block {
   u32 n = 0, live = 0;
   u8* smem = nullptr;
   u8* stacks = nullptr;
+  u32 guarded = 0;  // stacks 0..guarded-1 begin with a guard page (faults.cpp)
   Fiber* fibers[kMaxThreads] = {};
   Warp warps[kMaxThreads / 32];
   Barrier barriers[kNamedBarriers];
@@ -99,6 +100,7 @@ struct Block {
   std::deque<PendingLoad> loads;
   std::map<u32, Layout> layouts;  // by shared offset
   ReadyThreads ready;
+  u32 picks = 0;
   u64 rng = 1;
   u32 next_token = 1;
   u32 free_regs = 0;
@@ -135,7 +137,7 @@ void wake(Block& block, u32 thread);
 void wake_warp(Block& block, u32 warp, u32 lanes);
 [[noreturn]] void fail(Fault fault, Where where, const std::string& message);
 [[noreturn]] inline void misuse(Site at, const std::string& message) { fail(Fault::misuse, where_of(at), message); }
-void install_fault_handler();
+void install_fault_handler();  // faults.cpp
 bool land_one_load(Block& block);  // mbarrier.cpp: complete one pending TMA load; false if there is none
 
 // --- bounds and liveness; `at` is a Site, or a Where where it is known already: looked up when something is wrong ----

@@ -70,6 +70,7 @@ struct Mbarriers {
   }
   void add(Mbarrier m) {
     u32 probe = 0;
+    all.reserve(kPseudoThreads);  // as many as there may be: threads that wait hold on to theirs
     while (place[hash(m.address, probe)]) probe++;
     all.push_back(std::move(m));
     place[hash(all.back().address, probe)] = u8(all.size());

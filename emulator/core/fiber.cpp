@@ -1,12 +1,10 @@
-// fiber.cpp - stacks, context switches, the three schedules, deadlock reports and fault handling.
-#include <signal.h>
+// fiber.cpp - stacks, context switches, the three schedules and deadlock reports.
 #include <sys/mman.h>
-#include <ucontext.h>
 
 #include <cstring>
-#include <mutex>
 #include <new>
 
+#include "faults.h"
 #include "primitives.h"
 
 // void emu_switch(void** save, void* to): saves the callee-saved registers of the System V x86-64 ABI.
@@ -38,9 +36,6 @@ emu_switch:
 namespace emu {
 
 namespace {
-
-constexpr u64 kCanary = 0x6c6c6d63656d7521ull;
-thread_local Block* running = nullptr;  // the block this OS thread executes fibers of, for the fault handler
 
 [[noreturn]] void leave_block(Block& b) {
   void* ignored;
@@ -76,24 +71,19 @@ std::string position(const Block& b, const Fiber& f) {
   leave_block(b);
 }
 
+// Now and then one out of turn: threads that poll, with a warp's barrier in their loop, would hold up for ever the one
+// they wait for, where those woken last go first.
+constexpr u32 kOutOfTurn = 4096;
+
 inline Fiber* pick(Block& b) {
   while (true) {
+    if (++b.picks % kOutOfTurn == 0 && !b.ready.empty()) return b.fibers[b.ready.take(u32(b.random() % b.ready.size()))];
     if (b.mode() == Mode::forward && !b.ready.empty()) return b.fibers[b.ready.take_first()];
     if (b.mode() == Mode::random && !b.loads.empty() && (b.random() & 7) == 0) land_one_load(b);
     if (!b.ready.empty())
       return b.fibers[b.ready.take(b.mode() == Mode::reverse ? b.ready.size() - 1 : u32(b.random() % b.ready.size()))];
     if (!land_one_load(b)) return nullptr;  // asynchronous work lands as late as this
   }
-}
-
-// The lowest words of a stack, staggered as the headers are.
-u64& canary_of(u8* stack) { return *reinterpret_cast<u64*>(stack + reinterpret_cast<uintptr_t>(stack) / kStackBytes % 64 * 64); }
-
-void check_stack(Fiber& f) {
-  u64& canary = canary_of(f.block->stacks + size_t(f.id) * kStackBytes);
-  if (canary == kCanary) return;
-  canary = kCanary;
-  fail(Fault::misuse, where_of(f.at), text("thread overflowed its %zu KiB fiber stack", kStackBytes >> 10));
 }
 
 // Shared memory may be given to another block as soon as this one is gone.
@@ -131,52 +121,7 @@ void fiber_main() {
   __builtin_unreachable();
 }
 
-struct sigaction previous_segv, previous_bus, previous_ill;
-thread_local const u8* faulting_address = nullptr;
-thread_local const void* faulting_pc = nullptr;
-thread_local bool faulting_trap = false;
-thread_local bool faulting_alignment = false;  // x86 answers a misaligned vector access with #GP, without address
-
-[[noreturn]] void after_fault() {  // runs on the faulting fiber's stack, outside the signal handler
-  const Where where = where_of(static_cast<const u8*>(faulting_pc) + 1);
-  if (faulting_trap) fail(Fault::misuse, where, "index beyond the end of a local array");
-  if (faulting_alignment) fail(Fault::misaligned, where, "misaligned address: a vector access is not aligned to its size");
-  const AccessProblem problem = Memory::instance().explain(faulting_address);
-  fail(Fault::illegal_address, where,
-       "illegal memory access: " + (problem.text.empty() ? "address " + hex(faulting_address) : problem.text));
-}
-
-void on_fault(int signal, siginfo_t* info, void* context) {
-  auto* u = static_cast<ucontext_t*>(context);
-  const auto sp = static_cast<uintptr_t>(u->uc_mcontext.gregs[REG_RSP]);
-  if (running && sp - reinterpret_cast<uintptr_t>(running->stacks) < kMaxThreads * kStackBytes) {
-    faulting_trap = signal == SIGILL;
-    faulting_alignment = !faulting_trap && info->si_code == SI_KERNEL;
-    faulting_address = static_cast<const u8*>(info->si_addr);
-    faulting_pc = reinterpret_cast<const void*>(u->uc_mcontext.gregs[REG_RIP]);
-    u->uc_mcontext.gregs[REG_RSP] = greg_t(((sp - 1024) & ~uintptr_t{15}) - 8);
-    u->uc_mcontext.gregs[REG_RIP] = reinterpret_cast<greg_t>(&after_fault);
-    return;
-  }
-  const struct sigaction& old = signal == SIGSEGV ? previous_segv : signal == SIGBUS ? previous_bus : previous_ill;
-  if (old.sa_flags & SA_SIGINFO) return old.sa_sigaction(signal, info, context);
-  if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN) return old.sa_handler(signal);
-  ::signal(signal, SIG_DFL);  // not ours: let the process die where it stands
-}
-
 }  // namespace
-
-void install_fault_handler() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    struct sigaction action {};
-    action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO | SA_NODEFER;
-    sigaction(SIGSEGV, &action, &previous_segv);
-    sigaction(SIGBUS, &action, &previous_bus);
-    sigaction(SIGILL, &action, &previous_ill);  // compilers' traps
-  });
-}
 
 void fail(Fault fault, Where where, const std::string& message) {
   Fiber& f = me();
@@ -221,7 +166,6 @@ Block& worker_block() {
       return reinterpret_cast<u8*>((reinterpret_cast<uintptr_t>(p) + align - 1) / align * align);
     };
     block->stacks = map(kMaxThreads * kStackBytes, kStackBytes);
-    for (u32 t = 0; t < kMaxThreads; t++) canary_of(block->stacks + t * kStackBytes) = kCanary;
     block->smem = map(kMaxSmem + 4096, 1024);  // mapped once per OS thread, for the life of the process
   }
   return *block;
@@ -233,6 +177,7 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
   b.n = b.live = launch.block.x * launch.block.y * launch.block.z;
   b.rng = (launch.schedule.seed + 1) * 0x9E3779B97F4A7C15ull + index.x * 77 + index.y * 7919 + index.z * 104729;
   b.ready.clear();
+  b.picks = 0;
   b.failure = {};
   b.loads.clear();
   b.mbarriers.clear();
@@ -275,10 +220,10 @@ void run_block(Block& b, const LaunchInfo& launch, Dim3 index) {
     b.ready.add(t);
   }
   if (launch.checked) race_begin_block(b);
-  running = &b;
+  enter_block(b);
   Fiber* first = pick(b);
   emu_switch(&b.main_stack_pointer, first->stack_pointer);
-  running = nullptr;
+  leave_faults_to_others();
 }
 
 void fail_shared(const Block& b, u32 offset, size_t bytes, Where where) {

@@ -16,8 +16,7 @@ void give_registers(Block& b) {
 
 void setmaxnreg(u32 regs, bool increase, Site at) {
   if (regs < 24 || regs > 256 || regs % 8) misuse(at, text("setmaxnreg %u is not a multiple of 8 in 24..256", regs));
-  Collective& c = warpgroup_join(increase ? "setmaxnreg.inc" : "setmaxnreg.dec", at);
-  c.value = regs;
+  Collective& c = warpgroup_join(increase ? "setmaxnreg.inc" : "setmaxnreg.dec", at, regs);
   auto inc = [](Warpgroup& g, Block&, Collective& x) {
     if (x.value < g.regs) misuse(x.at, text("setmaxnreg.inc %u: the warpgroup holds %u registers per thread", x.value, g.regs));
   };

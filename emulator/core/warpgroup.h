@@ -8,10 +8,10 @@
 namespace emu {
 
 [[noreturn]] void no_warpgroup(const char* name, Site at);
-[[noreturn]] void warpgroup_diverged(const Collective& c, const char* name, Site at);
+[[noreturn]] void warpgroup_diverged(const Collective& c, const char* name, Site at, u32 value);
 
-// name must be a literal (compared by address).
-inline Collective& warpgroup_join(const char* name, Site at) {
+// name must be a literal (compared by address). value: the instruction's immediate, where it has one.
+inline Collective& warpgroup_join(const char* name, Site at, u32 value = 0) {
   Fiber& f = me();
   if (!f.group) no_warpgroup(name, at);
   Warpgroup& g = *f.group;
@@ -20,12 +20,12 @@ inline Collective& warpgroup_join(const char* name, Site at) {
     if (g.begun - g.done > g.mask) g.make_room();
     g.begun++;
     Collective& first = g.ring[number & g.mask];
-    first.name = name, first.at = at, first.arrived = 0;
+    first.name = name, first.at = at, first.value = value, first.arrived = 0;
     for (u32 w = 0; w < 4; w++) first.arrived_of_warp[w] = first.waiting[w] = 0;
     return first;
   }
   Collective& c = g.ring[number & g.mask];
-  if (c.name != name || c.at.line != at.line) warpgroup_diverged(c, name, at);
+  if (c.name != name || c.at.line != at.line || c.value != value) warpgroup_diverged(c, name, at, value);
   return c;
 }
 

@@ -36,9 +36,12 @@ void check_operand(Block& b, u64 desc, u32 rows, Site at) {
 
 // This thread's part of the operation's accumulator: what it holds already, or its registers from now on.
 InFlight& take_over(Fiber& f, WgmmaOp& op, bool first, void* acc) {
-  const auto* begin = static_cast<const u8*>(acc);
+  const auto *begin = static_cast<const u8*>(acc), *end = begin + op.n * 2;
   for (InFlight& held : f.in_flight) {
-    if (held.begin != begin) continue;
+    if (end <= held.begin || held.end <= begin) continue;
+    if (held.begin != begin || held.end != end)
+      misuse(op.at, text("wgmma: the accumulator overlaps, but is not, that of the wgmma at %s, still in flight",
+                         describe(where_of(held.at)).c_str()));
     if (first) op.acc = held.acc;
     else if (op.acc != held.acc) other_operands(f, op.at);
     return held;
@@ -48,7 +51,7 @@ InFlight& take_over(Fiber& f, WgmmaOp& op, bool first, void* acc) {
   const auto* values = static_cast<const u32*>(acc);
   for (u32 v = 0; op.accumulate && v < op.n / 2; v++) op.acc->tile[tile_index(f.id % 128, v, op.n)] = values[v];
   std::memset(acc, 0xFF, op.n * 2);
-  f.in_flight.push_back({begin, begin + op.n * 2, op.acc, 0, op.at});
+  f.in_flight.push_back({begin, end, op.acc, 0, op.at});
   return f.in_flight.back();
 }
 
@@ -97,14 +100,15 @@ void no_warpgroup(const char* name, Site at) {
   misuse(at, text("%s: thread %u is not in a full warpgroup of 128 threads", name, me().id));
 }
 
-void warpgroup_diverged(const Collective& c, const char* name, Site at) {
-  misuse(at, text("divergent warpgroup: %s meets %s at %s", name, c.name, describe(where_of(c.at)).c_str()));
+void warpgroup_diverged(const Collective& c, const char* name, Site at, u32 value) {
+  misuse(at, text("divergent warpgroup: %s %u meets %s %u at %s", name, value, c.name, c.value,
+                  describe(where_of(c.at)).c_str()));
 }
 
 void wgmma(Mma kind, u32 n, void* acc, const u32* a, u64 desc_a, u64 desc_b, bool accumulate, Site at) {
   Fiber& f = me();
   Block& b = *f.block;
-  Collective& c = warpgroup_join("wgmma", at);
+  Collective& c = warpgroup_join("wgmma", at, n);
   WgmmaOp& op = c.op;
   const bool first = !c.arrived;
   if (first) {
@@ -114,7 +118,8 @@ void wgmma(Mma kind, u32 n, void* acc, const u32* a, u64 desc_a, u64 desc_b, boo
     if (a) op.a_regs.resize(128 * 4);
     check_operand(b, desc_b, n, at);
     if (!a) check_operand(b, desc_a, 64, at);
-  } else if (op.desc_a != desc_a || op.desc_b != desc_b || op.accumulate != accumulate) {
+  } else if (op.kind != kind || op.a_in_regs != (a != nullptr) || op.desc_a != desc_a || op.desc_b != desc_b ||
+             op.accumulate != accumulate) {
     other_operands(f, at);
   }
   if (!f.wgmma.fenced)
@@ -144,8 +149,7 @@ void wgmma_commit(Site at) {
 
 void wgmma_wait(u32 pending, Site at) {
   Fiber& f = me();
-  Collective& c = warpgroup_join("wgmma.wait_group", at);
-  c.value = pending;
+  Collective& c = warpgroup_join("wgmma.wait_group", at, pending);
   warpgroup_arrive(c, f.group->deferred ? Meet::warpgroup : Meet::warp, [](Warpgroup& g, Block& b, Collective& x) {
     if (b.checked()) complete(g, b, x);
   });

@@ -41,7 +41,7 @@ struct WgmmaOp {
 struct Collective {
   const char* name = nullptr;
   Site at{};
-  u32 arrived = 0, value = 0;   // value: what a wait or setmaxnreg is given
+  u32 arrived = 0, value = 0;   // value: the instruction's immediate
   u32 arrived_of_warp[4] = {}, waiting[4] = {};  // waiting: the lanes of each warp that wait for others
   WgmmaOp op;                   // a wgmma; all threads ask for the same
 };

@@ -161,3 +161,38 @@ def test_an_engine_for_a_like_gpu_will_do(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert find_prepared(tmp_path, "h200", "M") == h100
     h200 = prepared("h200")
     assert find_prepared(tmp_path, "h200", "M") == h200 and find_prepared(tmp_path, "h100", "M") == h100
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "words"),
+    [
+        ("run.py", ["--only", "primitives,kernel"], "--only kernel: no such part; those that are: limits, "),
+        ("run.py", ["--models", "Qwen3-0.6B,Qwen9"], "--models Qwen9: neither prepared in "),
+        ("run.py", ["--models", "../configs/Qwen9"], "--models ../configs/Qwen9: neither prepared in "),
+        ("run.py", ["--prepared", "{tmp}/nowhere"], "nowhere: no such folder; prepare.py --out makes it"),
+        ("run.py", ["--out", "{tmp}/file/results"], "results: cannot be written: Not a directory"),
+        ("prepare.py", ["--models", "Qwen9"], "--models Qwen9: neither prepared in "),
+        ("prepare.py", ["--out", "{tmp}/file"], "file: cannot be written: File exists"),
+    ],
+)
+def test_what_nobody_could_mean_is_refused_at_once(
+    tmp_path: Path, script: str, arguments: list[str], words: str
+) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, str(GPU / script), "--out", str(tmp_path / "out")]
+    done = subprocess.run([*command, *(a.format(tmp=tmp_path) for a in arguments)], capture_output=True, text=True)
+    assert done.returncode == 2 and words in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr, (
+        done.stderr
+    )
+
+
+def test_a_damaged_prepared_engine_is_an_item_that_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(GPU))
+    import prepare
+
+    folder = prepare.hollow_path(tmp_path, "h200", "M")
+    folder.mkdir(parents=True)
+    (folder / "hollow.json").write_text('{"half": ')
+    (folder / "buffers.safetensors").touch()
+    item = prepare.engine_for("M", tmp_path, "h200", tmp_path / "scratch", False)
+    assert list(item) == ["error"] and "hollow.json" in item["error"] and not (tmp_path / "scratch").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import toy_engine
 from click.testing import CliRunner
 
 from llmc.compiler.cli import main
-from llmc.emulator.build import BuildError
+from llmc.emulator.__main__ import main as emulator_main
+from llmc.emulator.build import BuildError, Driver, cache_dir
 from llmc.emulator.devices import BY_NAME, for_arch
 from llmc.emulator.engine_twins import find_pairs, install_twins
 
@@ -60,6 +62,48 @@ def test_verify_is_run_again_with_the_same_arguments(engine: Path, monkeypatch: 
     assert command[3:] == ["verify", "--json", "--device=cuda", "--", str(engine), "some/model"]
 
 
+def test_the_kernels_are_those_that_the_gpu_runs(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an engine for several: an RTX 4090 runs what was built for the A100."""
+    assert BY_NAME["rtx4090"].runs("sm_80") and BY_NAME["rtx4090"].runs("sm_89")
+    assert (
+        not BY_NAME["rtx4090"].runs("sm_90a") and not BY_NAME["b200"].runs("sm_90a") and not BY_NAME["a100"].runs("x")
+    )
+    archs = ("sm_90a", "sm_80")
+    asked: list[list[str]] = []
+    monkeypatch.setattr("llmc.emulator.__main__.install_twins", lambda _, archs, *rest: asked.append(archs) or tmp_path)
+    monkeypatch.setattr("llmc.emulator.__main__.build_driver", lambda: Driver(tmp_path, tmp_path))
+    for name in ("rtx4090", "h100", "a100", "b200"):
+        arguments = ["--gpu", name, *(word for arch in archs for word in ("--arch", arch)), str(engine)]
+        assert emulator_main([*arguments, "--", "no-such-command"]) == 2
+    assert asked == [["sm_80"], ["sm_90a"], ["sm_80"], ["sm_90a"]]  # the last: for the runtime to refuse
+
+
+def test_a_gpu_that_nobody_knows_is_refused(engine: Path) -> None:
+    done = llmc("run", engine, "--raw", "-p", PROMPT, "--emulate-gpu", "h1000")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "h1000 is no GPU that is emulated; those that are: a100, " in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["text", "nothing", "head", "half", "source"])
+def test_a_damaged_engine_is_refused_in_one_line(engine: Path, tmp_path: Path, damage: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(engine, copy)
+    cubin = copy / "kernels/sm_90a/toy.cubin"
+    source = copy / "kernels/cuda/src/toy.cu"
+    whole = cubin.read_bytes()
+    match damage:
+        case "text":
+            cubin.write_bytes(b"not a cubin")
+        case "nothing" | "head" | "half":
+            cubin.write_bytes(whole[: {"nothing": 0, "head": 20, "half": len(whole) // 2}[damage]])
+        case "source":
+            source.write_bytes(b"\xff\xfe")
+    at_fault = source if damage == "source" else cubin
+    with pytest.raises(BuildError, match=rf"{at_fault.name}: .*build the engine again") as caught:
+        install_twins(copy, ["sm_90a"], False)
+    assert "\n" not in str(caught.value)
+
+
 def test_another_gpu_is_refused_by_the_runtime(engine: Path) -> None:
     done = llmc("run", engine, "--raw", "-p", PROMPT, "--emulate-gpu", "a100")
     assert done.returncode == 2
@@ -74,8 +118,8 @@ def test_an_engine_without_cuda_is_not_emulated(engine: Path, tmp_path: Path) ->
 
 
 def test_twins_are_found_by_what_cubins_hold(engine: Path, tmp_path: Path) -> None:
-    folder = install_twins(engine, "sm_90a", False)
-    assert install_twins(engine, "sm_90a", False) == folder
+    folder = install_twins(engine, ["sm_90a"], False)
+    assert install_twins(engine, ["sm_90a"], False) == folder
     assert len(list(folder.glob("*.so"))) == 3
     with pytest.raises(BuildError, match="no cubins for sm_80"):
         find_pairs(engine, "sm_80")
@@ -105,3 +149,22 @@ def test_the_command_runs_with_the_driver(engine: Path) -> None:
     assert done.returncode == 2 and "no-such-command: No such file" in done.stderr
     done = subprocess.run([*emulator, engine], capture_output=True, text=True)
     assert done.returncode == 2 and "no command" in done.stderr
+
+
+def test_the_cache_may_have_a_relative_path_and_move(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(text: str, *_: object, **__: object) -> Path:
+        path = cache_dir() / "twins" / f"{len(text)}.so"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    monkeypatch.setattr("llmc.emulator.engine_twins.build_twin", build)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LLMC_CACHE_DIR", "cache")
+    folder = install_twins(engine, ["sm_90a"], False)
+    assert folder.is_absolute() and all(link.is_file() for link in folder.iterdir())
+    (tmp_path / "cache").rename(tmp_path / "elsewhere")
+    moved = tmp_path / "elsewhere" / folder.relative_to(tmp_path / "cache")
+    assert len(list(moved.iterdir())) == 3 and all(link.is_file() for link in moved.iterdir())

@@ -105,3 +105,14 @@ def test_a_graph_of_another_build_is_refused(hollow: Path, tmp_path: Path) -> No
     with pytest.raises(ManifestInvalid, match=r"graph\.llmc"):
         fill(hollow, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["hollow.json", "buffers.safetensors", "plans/cpu/graph.llmc"])
+@pytest.mark.parametrize("damage", ["cut off", "empty", "no text"])
+def test_a_damaged_hollow_engine_is_refused_in_one_line(hollow: Path, tmp_path: Path, name: str, damage: str) -> None:
+    hollow = shutil.copytree(hollow, tmp_path / "hollow")
+    whole = (hollow / name).read_bytes()
+    (hollow / name).write_bytes({"cut off": whole[: len(whole) // 2], "empty": b"", "no text": b"\xff\xfe"}[damage])
+    with pytest.raises(ManifestInvalid, match=Path(name).name) as caught:
+        fill(hollow, tmp_path / "out")
+    assert "\n" not in str(caught.value) and not any(tmp_path.glob("*out*")) and not any(tmp_path.glob(".*"))
