@@ -229,6 +229,8 @@ PRIMITIVES = [
         SM80,
     ),
     Primitive("warp_max", "p[t] = warp_max(f + t);", r"shfl\.sync\.bfly", "SHFL.BFLY", SM80),
+    Primitive("min_of", "p[t] = float(min_of(int(x), t));", r"min\.s32", "", SM80),
+    Primitive("max_of", "p[t] = float(max_of(int(x), t));", r"max\.s32", "", SM80),
     Primitive("mbar_init", "mbar_init(s, x);", r"mbarrier\.init\.shared::cta\.b64", "SYNCS", SM90),
     Primitive(
         "mbar_fence_init",
