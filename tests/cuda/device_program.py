@@ -20,6 +20,7 @@ import numpy as np
 from cpu_sample import cpu_sample
 from cuda.bindings import driver as cu
 from cuda_calls import download
+from refusing_driver import refusing
 from toy_engine import BLOCK, MAX_BATCH, MAX_LEN, MAX_TOKENS, VALID, VOCAB, WINDOW, H, Model
 
 from llmc.runtime import Engine, SamplingParams
@@ -31,7 +32,6 @@ from llmc.runtime.row_sampling import RowSampling
 FOLDER = Path(sys.argv[1])
 MODEL = Model.random()
 ASK = dict(temperature=0, ignore_eos=True)
-NOT_SUPPORTED = cu.CUresult.CUDA_ERROR_NOT_SUPPORTED
 
 
 def emulator() -> ctypes.CDLL:
@@ -322,31 +322,6 @@ def cuda_comes_first() -> None:
     with loaded("mixed") as engine:
         assert engine.artifact.target.kind == "cuda"
         assert engine.artifact.passed_over[0].startswith("built for a100 (sm_80), the GPU here is an NVIDIA H100")
-
-
-@contextmanager
-def refusing(function: str, edges: list[int]) -> Iterator[None]:
-    """A driver that takes no programmatic edge: not when it is added, or only once the graph is made of them. `edges`
-    gets one entry for each that is asked for."""
-    add, instantiate = cu.cuGraphAddDependencies, cu.cuGraphInstantiate
-
-    def add_edges(*arguments: Any) -> Any:
-        edges.append(len(edges))
-        graphs.append(int(arguments[0]))
-        return (NOT_SUPPORTED,) if function == "cuGraphAddDependencies" else add(*arguments)
-
-    def instantiate_graph(graph: Any, flags: int) -> Any:
-        return (NOT_SUPPORTED, None) if int(graph) in graphs else instantiate(graph, flags)
-
-    graphs: list[int] = []
-    add_edges.__name__, instantiate_graph.__name__ = "cuGraphAddDependencies", "cuGraphInstantiate"
-    cu.cuGraphAddDependencies = add_edges
-    if function == "cuGraphInstantiate":
-        cu.cuGraphInstantiate = instantiate_graph
-    try:
-        yield
-    finally:
-        cu.cuGraphAddDependencies, cu.cuGraphInstantiate = add, instantiate
 
 
 def a_driver_without_programmatic_edges() -> None:
