@@ -29,7 +29,7 @@ _BATCH, _SEQ = 2, 11
 
 def meta_model(config: PretrainedConfig, num_tensors: int | None = None) -> PreTrainedModel:
     """The causal LM of a config, float32, without storage. CaptureError where transformers refuses the config, or it
-    asks for more parameters than the `num_tensors` of its checkpoint could fill (None: not known)."""
+    asks for empty parameters, or more than the `num_tensors` of its checkpoint could fill (None: not known)."""
     hooks.install()
     config = copy.deepcopy(config)  # from_config writes the implementations' names into it
     rope_types(config)
@@ -51,6 +51,11 @@ def meta_model(config: PretrainedConfig, num_tensors: int | None = None) -> PreT
         ) from None
     except Exception as error:  # modeling code raises what it likes
         raise _failed(error, f"{config.model_type}: the module cannot be built") from error
+    for name, parameter in model.named_parameters():
+        if not parameter.numel():
+            raise CaptureError(
+                f"{config.model_type}: {name} {list(parameter.shape)} has no elements: a size in config.json is 0"
+            )
     model.train(False)
     model.requires_grad_(False)
     return model
