@@ -18,6 +18,7 @@ const Runtime& runtime() {
   static const Runtime table = {
       kAbiVersion, access, hook, smem_offset, atomic_u32, atomic_add_f32, load_acquire, store_release, threadfence,
       barrier_sync, barrier_arrive, syncwarp, warp_op, cp_async, cp_async_commit, cp_async_wait, ldmatrix, mma,
+      multiply_shared,
       mbar_init, mbar_arrive, mbar_wait, fence_mbar_init, fence_proxy_async, tma_load, tma_store, tma_commit, tma_wait,
       wgmma, wgmma_fence, wgmma_commit, wgmma_wait, setmaxnreg, grid_wait, grid_launch_dependents};
   return table;

@@ -33,6 +33,7 @@ void tma_wait(u32 pending, bool read_only, Site at);
 // matrix.cpp
 void ldmatrix(u32* regs, u32 num, bool trans, u32 addr, Site at);
 void mma(Mma kind, void* c, const u32* a, const u32* b, Site at);
+void multiply_shared(const SharedProduct& product, Site at);
 
 // mbarrier.cpp
 void mbar_init(u32 bar, u32 count, Site at);

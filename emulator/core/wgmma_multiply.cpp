@@ -31,7 +31,7 @@ void product(const Block& b, const WgmmaOp& op) {
   auto* c = reinterpret_cast<T*>(op.acc->tile.data());
   if (!op.accumulate) std::fill(c, c + size_t(64) * op.n, T(0));
   for (u32 i = 0; i < 64; i += 8)
-    for (u32 j = 0; j < op.n; j += 8) add_product<K>(a + i * K, w + j, op.n, c + i * op.n + j, op.n);
+    for (u32 j = 0; j < op.n; j += 8) add_product(K, a + i * K, w + j, op.n, c + i * op.n + j, op.n);
 }
 
 }  // namespace

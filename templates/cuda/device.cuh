@@ -132,6 +132,11 @@ LLMC_MMA(mma_s8, int, "+r", "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32")
 #if __CUDA_ARCH__ >= 890
 LLMC_MMA(mma_e4m3, float, "+f", "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32")
 #endif
+// Where a kernel is emulated, a whole product of ldmatrix.x4 and mma may be one operation (false: it is not): steps of 16
+// along K, ROWS fragments of A in a step, whose addresses are a_at(step, row), and COLUMNS of B, two in a load: fragments
+// 2n and 2n + 1, numbered step * COLUMNS + column, at b_at(n).
+template <class T, int ROWS, int COLUMNS, int STEPS, class A, class B>
+LLMC_DEVICE bool multiply_at_once(float (&)[ROWS * COLUMNS][4], const A&, const B&) { return false; }
 
 // --- barriers, atomics, dependent launch ------------------------------------------------------------------
 // `threads` is a multiple of 32; id 0 belongs to __syncthreads.

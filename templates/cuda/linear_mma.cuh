@@ -12,7 +12,7 @@ struct LinearMma {
   using T = typename Shape::Element;
   static constexpr int kThreads = WO * WT * 32, kBO = Shape::kBO, kBT = Shape::kBT, kBK = Shape::kBK;
   static constexpr int kWO = kBO / WO, kWT = kBT / WT;  // one warp's part of the tile
-  static constexpr int kRows = kWO / 16, kCols = kWT / 8, kQuads = kRows * kCols;
+  static constexpr int kRows = kWO / 16, kCols = kWT / 8, kQuads = kRows * kCols, kPairs = (kCols + 1) / 2;
   static constexpr u32 kStageBytes = (kBO + kBT) * kBK * 2, kRingBytes = STAGES * kStageBytes;
   static constexpr u32 kLastAt = max_of(kRingBytes, Shape::kTileBytes);
   static constexpr u32 kSmemBytes = kLastAt + 16;
@@ -39,25 +39,28 @@ struct LinearMma {
   // acc += the products of one stage, four steps of 16.
   static LLMC_DEVICE void multiply(float (&acc)[kQuads][4], u32 stage, int warp_out, int warp_tokens, int lane) {
     const u32 w0 = stage, x0 = stage + kBO * 128;
-    u32 b[(kCols + 1) / 2][4];
+    const auto w_at = [&](int kk, int i) { return w0 + offset(warp_out * kWO + i * 16 + (lane & 15), kk * 2 + (lane >> 4)); };
+    const auto x_at = [&](int load) {
+      if (kCols == 1) return x0 + offset(warp_tokens * kWT + (lane & 7), load * 4 + (lane >> 3));  // eight tokens, two steps
+      const int j = load % kPairs, kk = load / kPairs;
+      return x0 + offset(warp_tokens * kWT + j * 16 + (lane & 7) + (lane >> 4) * 8, kk * 2 + (lane >> 3 & 1));
+    };
+    if (multiply_at_once<T, kRows, kCols, kBK / 16>(acc, w_at, x_at)) return;
+    u32 b[kPairs][4];
     LLMC_UNROLL
     for (int kk = 0; kk < kBK / 16; kk++) {
       u32 a[kRows][4];
       LLMC_UNROLL
-      for (int i = 0; i < kRows; i++)
-        ldmatrix_x4(a[i], w0 + offset(warp_out * kWO + i * 16 + (lane & 15), kk * 2 + (lane >> 4)));
-      if (kCols == 1) {  // one load holds eight tokens for two steps
-        if (kk % 2 == 0) ldmatrix_x4(b[0], x0 + offset(warp_tokens * kWT + (lane & 7), kk * 2 + (lane >> 3)));
-      } else {
+      for (int i = 0; i < kRows; i++) ldmatrix_x4(a[i], w_at(kk, i));
+      if (kCols > 1 || kk % 2 == 0) {
         LLMC_UNROLL
-        for (int j = 0; j < kCols / 2; j++)
-          ldmatrix_x4(b[j], x0 + offset(warp_tokens * kWT + j * 16 + (lane & 7) + (lane >> 4) * 8, kk * 2 + (lane >> 3 & 1)));
+        for (int j = 0; j < kPairs; j++) ldmatrix_x4(b[j], x_at(kk * kCols / 2 + j));
       }
       LLMC_UNROLL
       for (int i = 0; i < kRows; i++)
         LLMC_UNROLL
         for (int j = 0; j < kCols; j++) {
-          const int half = (kCols == 1 ? kk : j) % 2 * 2;
+          const int half = (kk * kCols + j) % 2 * 2;
           mma_half(T{}, acc[i * kCols + j], a[i], b[j / 2][half], b[j / 2][half + 1]);
         }
     }

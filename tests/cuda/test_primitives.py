@@ -220,6 +220,13 @@ PRIMITIVES = [
         "PREEXIT",
         SM90,
     ),
+    Primitive(
+        "multiply_at_once",
+        "float c[1][4] = {}; p[t] = multiply_at_once<bf16, 1, 1, 2>(c, [](int, int) { return 0u; }, [](int) { return 0u; });",
+        r"mov\.(?:u32|b32)\s+%r\d+, 0;",  # false, and nothing else
+        "",
+        SM80,
+    ),
     Primitive("warp_sum", "p[t] = warp_sum(f + t);", r"shfl\.sync\.bfly", "SHFL.BFLY", SM80),
     Primitive(
         "warp_sum4",

@@ -16,7 +16,7 @@ using i32 = int32_t;
 using u64 = uint64_t;
 using i64 = int64_t;
 
-constexpr u32 kAbiVersion = 2;
+constexpr u32 kAbiVersion = 3;
 // One fiber stack, aligned to its own size. The fiber's header lies near its end, next to the frames in use, where the
 // stack's number says: headers at equal offsets would all fall into the same few sets of every cache.
 constexpr size_t kStackBytes = size_t{128} << 10;
@@ -57,6 +57,17 @@ enum class Access : u32 { read = 0, write = 1 };
 enum class Mma : u32 { f16, bf16, e4m3, s8 };
 enum class Rmw : u32 { add, max, exchange };
 
+// A product of shared-memory operands of two-byte numbers by a warp, as ldmatrix.x4 and mma.m16n8k16 would make it:
+// c[i * columns + j] += 16 rows by 8 columns in `steps` steps of 16 along K. These are what one lane gives: its quad of each
+// tile of C; for each load its address: a[step * rows + i], one load a fragment; b[n / 2] of fragment n = step * columns + j,
+// two fragments a load.
+struct SharedProduct {
+  Mma kind;
+  u32 rows, columns, steps;
+  float* c;
+  const u32 *a, *b;
+};
+
 // Executed once, by the last lane to arrive. args[l] is lane l's argument; lanes outside mask are null.
 using WarpExec = void (*)(void** args, u32 mask);
 
@@ -82,6 +93,7 @@ struct Runtime {
   void (*cp_async_wait)(u32 pending, Site at);
   void (*ldmatrix)(u32* regs, u32 num, bool trans, u32 addr, Site at);
   void (*mma)(Mma kind, void* c, const u32* a, const u32* b, Site at);
+  void (*multiply_shared)(const SharedProduct& product, Site at);
   // Hopper
   void (*mbar_init)(u32 bar, u32 count, Site at);
   void (*mbar_arrive)(u32 bar, u32 tx_bytes, bool expect, Site at);

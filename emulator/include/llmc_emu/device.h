@@ -81,6 +81,21 @@ inline void mma_s8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, Site at = Sit
   llmc_emu_rt->mma(emu::Mma::s8, c, a, b, at);
 }
 
+// A twin that checks nothing takes a warp's whole product as one operation, where a GPU takes tens of instructions.
+template <class T, int ROWS, int COLUMNS, int STEPS, class A, class B>
+inline bool multiply_at_once(float (&c)[ROWS * COLUMNS][4], const A& a_at, const B& b_at, Site at = Site::here()) {
+#ifdef LLMC_EMU_CHECKED
+  return false;
+#else
+  static_assert(sizeof(T) == 2 && STEPS * COLUMNS % 2 == 0, "two fragments of B in a load");
+  u32 a[STEPS * ROWS], b[STEPS * COLUMNS / 2];
+  for (int i = 0; i < STEPS * ROWS; i++) a[i] = a_at(i / ROWS, i % ROWS);
+  for (int n = 0; n < STEPS * COLUMNS / 2; n++) b[n] = b_at(n);
+  llmc_emu_rt->multiply_shared({emu::MmaKind<T>::value, ROWS, COLUMNS, STEPS, c[0], a, b}, at);
+  return true;
+#endif
+}
+
 // --- mbarrier and TMA --------------------------------------------------------------
 inline void mbar_init(u32 bar, u32 count, Site at = Site::here()) { llmc_emu_rt->mbar_init(bar, count, at); }
 inline void mbar_fence_init(Site at = Site::here()) { llmc_emu_rt->fence_mbar_init(at); }

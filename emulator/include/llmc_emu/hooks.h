@@ -6,6 +6,7 @@
 extern "C" __attribute__((visibility("default"), weak)) const emu::Runtime* llmc_emu_rt;
 extern "C" __attribute__((visibility("default"))) const emu::u32 llmc_emu_checked = 1;
 
+#define LLMC_EMU_CHECKED
 #define LLMC_HOOK extern "C" __attribute__((no_sanitize("thread"), used, visibility("hidden")))
 #define LLMC_READ(p, n, aligned) llmc_emu_rt->hook(p, n, emu::Access::read, aligned, __builtin_return_address(0))
 #define LLMC_WRITE(p, n, aligned) llmc_emu_rt->hook(p, n, emu::Access::write, aligned, __builtin_return_address(0))
