@@ -16,11 +16,20 @@ from transformers import PreTrainedModel
 from llmc.compiler.capture.errors import CaptureError
 
 
+MOST_BYTES = 2**30  # of one computed buffer: sines and cosines of 131,072 positions by 1,024 are half of it
+
+
 def evaluate_buffers(model: PreTrainedModel, names: set[str]) -> dict[str, NDArray[Any]]:
-    """Values by name. CaptureError names a buffer that `_init_weights` leaves unset.
+    """Values by name. CaptureError names a buffer that is too large to compute, or that `_init_weights` leaves unset.
 
     The module's buffers are put back as they were.
     """
+    for name in sorted(names):
+        if (buffer := model.get_buffer(name)).nbytes > MOST_BYTES:
+            raise CaptureError(
+                f"buffer {name} {list(buffer.shape)}: computing it takes {buffer.nbytes:,} bytes, "
+                f"at most {MOST_BYTES:,} expected: is a size in config.json wrong?"
+            )
     # Filled twice, from two different starts: what comes out equal was really set.
     low, high = (_filled(model, names, start) for start in (0, 1))
     for name in sorted(names):

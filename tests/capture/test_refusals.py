@@ -167,6 +167,12 @@ def test_a_buffer_that_changes(monkeypatch: pytest.MonkeyPatch, oracle: ModuleTy
     )
 
 
+def test_a_buffer_too_large_to_compute(oracle: ModuleType) -> None:
+    """Sizes of a config whose checkpoint nobody has compared with it: 20 GB of rotary frequencies."""
+    model = meta_model(oracle.config_of("llama", num_hidden_layers=1, head_dim=10**10))
+    assert re.search(r"inv_freq \[5000000000\]: computing it takes 20,000,000,000 bytes", refusal(model))
+
+
 def test_a_buffer_without_a_value(monkeypatch: pytest.MonkeyPatch, oracle: ModuleType) -> None:
     monkeypatch.setattr(LlamaModel, "_init_weights", lambda *_: None)
     assert "buffer model.rotary_emb.inv_freq has no value" in refusal(
