@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from llmc.emulator.cache import cache_dir, forget_unused, found, publish
+
 ROOT = Path(__file__).resolve().parent
 TWIN_INCLUDE = ROOT / "include" / "llmc_emu"
 # No contraction, as NVRTC's --fmad=false: a twin rounds where the kernel rounds.
@@ -70,12 +72,6 @@ def _version(command: tuple[str, ...]) -> str:
     return subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
 
 
-def cache_dir() -> Path:
-    """Where compiled things are kept: $LLMC_CACHE_DIR, or ~/.cache/llmc."""
-    base = os.environ.get("LLMC_CACHE_DIR")
-    return (Path(base).absolute() if base else Path.home() / ".cache" / "llmc") / "emulator"
-
-
 def cuda_include() -> Path:
     """Folder of cuda.h from the `nvidia-cuda-runtime` wheel (extra `cuda`); BuildError when it is not
     installed."""
@@ -103,13 +99,6 @@ def _run(command: Sequence[str]) -> None:
         raise BuildError(f"{command[0]} failed:\n{done.stderr.strip()}")
 
 
-def _publish(make: Path, final: Path) -> Path:
-    """Renames a finished file into the cache: readers see all of it or nothing."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(make, final)
-    return final
-
-
 @dataclass(frozen=True)
 class Driver:
     """The built driver: `library` for ctypes; `folder` goes into LD_LIBRARY_PATH of a cuda-python process."""
@@ -131,38 +120,27 @@ def build_driver(compiler: HostCompiler | None = None) -> Driver:
 
     def compile_one(source: Path) -> None:
         final = objects[source]
-        if final.exists():
+        if found(final):
             return
         with tempfile.TemporaryDirectory() as tmp:
             out = Path(tmp) / "out.o"
             _run([*compiler.command, *flags, "-c", str(source), "-o", str(out)])
-            final.parent.mkdir(parents=True, exist_ok=True)
-            _publish(Path(shutil.copy(out, final.with_suffix(f".{os.getpid()}.tmp"))), final)
+            publish(out, final)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_one, sources))
     key = _digest(*[o.name for o in objects.values()])
     folder = cache_dir() / f"driver-{key}"
     library, fake = folder / "libllmc_emu.so", folder / "fake" / "libcuda.so.1"
-    for path, soname in ((library, "libllmc_emu.so"), (fake, "libcuda.so.1")):
-        if path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        _run(
-            [
-                *compiler.command,
-                *_link_flags(compiler),
-                "-shared",
-                f"-Wl,-soname,{soname}",
-                *map(str, objects.values()),
-                "-o",
-                str(temporary),
-                "-lpthread",
-                "-ldl",
-            ]
-        )
-        _publish(temporary, path)
+    if found(folder) and library.exists() and fake.exists():
+        return Driver(library, fake.parent)
+    link = [*compiler.command, *_link_flags(compiler), "-shared", *map(str, objects.values()), "-lpthread", "-ldl"]
+    for path in (library, fake):
+        with tempfile.TemporaryDirectory() as tmp:
+            out = Path(tmp) / path.name
+            _run([*link, f"-Wl,-soname,{path.name}", "-o", str(out)])
+            publish(out, path)
+    forget_unused(cache_dir())  # a new driver: that of another version may be out of use
     return Driver(library, fake.parent)
 
 
@@ -224,9 +202,8 @@ def build_twin(
     # The include folders' content counts, not where they are: a checkout elsewhere finds the same twin.
     key = _digest(source, name, *seen, *headers, *[f for f in flags if str(ROOT) not in f], compiler.version())
     final = cache_dir() / "twins" / f"{Path(name).stem}-{key}{'.checked' if checked else ''}.so"
-    if final.exists():
+    if found(final):
         return final
-    final.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as tmp:
         path, obj, out = Path(tmp) / name, Path(tmp) / "twin.o", Path(tmp) / "twin.so"
         path.write_text(source)
@@ -235,4 +212,4 @@ def build_twin(
         # A twin needs no C++ library, so zig links as C: it would first build libc++ for minutes.
         linker = [*compiler.command[:-1], "cc"] if compiler.clang else [*compiler.command]
         _run([*linker, *_link_flags(compiler), "-shared", str(obj), "-o", str(out), "-lm"])
-        return _publish(Path(shutil.copy(out, final.with_suffix(f".{os.getpid()}.tmp"))), final)
+        return publish(out, final)

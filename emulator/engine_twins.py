@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmc.emulator.build import BuildError, build_twin, cache_dir
+from llmc.emulator.build import BuildError, build_twin
+from llmc.emulator.cache import cache_dir, found
 from llmc.emulator.pairs import cubin_hash
 
 SOURCES = "kernels/cuda/src"
@@ -64,7 +65,7 @@ def install_twins(
     for pair in pairs:
         content.update(hashlib.sha256(cubins[pair]).digest() + twins[pair.source].name.encode())
     folder = cache_dir() / "engines" / content.hexdigest()[:24]
-    if not folder.is_dir():
+    if not found(folder):
         _link(folder, {hashes[pair]: twins[pair.source] for pair in pairs}, checked)
     return folder
 

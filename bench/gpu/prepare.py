@@ -182,7 +182,7 @@ def prepare_cubins(prepared: Path, arch: str, tiny: bool) -> int:
     from card import cubin_path
 
     from llmc.codegen.cuda.nvrtc import cached_cubin
-    from llmc.emulator.build import cache_dir
+    from llmc.emulator.cache import cache_dir
 
     def one(source: str) -> None:
         path = cubin_path(prepared / "cubins", source, arch)

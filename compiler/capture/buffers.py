@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 
 from llmc.compiler.capture.errors import CaptureError
 
-
 MOST_BYTES = 2**30  # of one computed buffer: sines and cosines of 131,072 positions by 1,024 are half of it
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from llmc.codegen.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
 from llmc.compiler.targets import find_target
-from llmc.emulator.build import cache_dir
+from llmc.emulator.cache import cache_dir
 from llmc.runtime.abi import MAX_LOGPROBS, LlmcSampling
 
 HARNESS = Path(__file__).resolve().parent.parent / "kernels"

@@ -140,7 +140,6 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of a mutant's name, which begins with its file")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
-    os.environ.setdefault("LLMC_CACHE_DIR", str(Path.home() / ".cache" / "llmc"))
     stale = set(HARMLESS) - {m.key(sources()[m.file].text) for m in mutants()}
     for key in stale:
         print("NO MUTANT", *key)

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from llmc.compiler.cli import main
 from llmc.emulator.__main__ import main as emulator_main
-from llmc.emulator.build import BuildError, Driver, cache_dir
+from llmc.emulator.build import BuildError, Driver
+from llmc.emulator.cache import cache_dir
 from llmc.emulator.devices import BY_NAME, for_arch
 from llmc.emulator.engine_twins import find_pairs, install_twins
 
@@ -162,7 +163,7 @@ def test_the_cache_may_have_a_relative_path_and_move(
 
     monkeypatch.setattr("llmc.emulator.engine_twins.build_twin", build)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LLMC_CACHE_DIR", "cache")
+    monkeypatch.setenv("LLMC_CACHE", "cache")
     folder = install_twins(engine, ["sm_90a"], False)
     assert folder.is_absolute() and all(link.is_file() for link in folder.iterdir())
     (tmp_path / "cache").rename(tmp_path / "elsewhere")

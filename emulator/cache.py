@@ -1,0 +1,47 @@
+"""What the emulator compiles, kept by content in the user's cache; what nobody has used for a month is let go."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+UNUSED_S = 30 * 24 * 3600
+
+
+def cache_dir() -> Path:
+    """The folder `emulator` in $LLMC_CACHE, else in $XDG_CACHE_HOME/llmc, else in ~/.cache/llmc; absolute."""
+    if stated := os.environ.get("LLMC_CACHE"):
+        return Path(stated).absolute() / "emulator"
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return (Path(xdg).absolute() if xdg else Path.home() / ".cache") / "llmc" / "emulator"
+
+
+def found(entry: Path) -> bool:
+    """Whether a file or folder is in the cache; if so, it is in use from now on."""
+    if not entry.exists():
+        return False
+    with suppress(OSError):  # a cache that may only be read
+        os.utime(entry)
+    return True
+
+
+def publish(made: Path, final: Path) -> Path:
+    """Copies a finished file into the cache, then renames it: readers see all of it or nothing."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    private = final.with_suffix(f".{os.getpid()}.tmp")
+    shutil.copy(made, private)
+    os.replace(private, final)
+    return final
+
+
+def forget_unused(cache: Path, now: float | None = None) -> None:
+    """Deletes entries (drivers, and what lies in folders of objects, twins, engines) that were not found or published
+    for UNUSED_S seconds. Whoever has one loaded keeps it: its memory outlives the file."""
+    oldest = (time.time() if now is None else now) - UNUSED_S
+    for entry in [*cache.glob("driver-*"), *cache.glob("objects/*"), *cache.glob("twins/*"), *cache.glob("engines/*")]:
+        with suppress(OSError):  # another process was first
+            if entry.lstat().st_mtime < oldest:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()

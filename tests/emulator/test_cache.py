@@ -1,0 +1,54 @@
+"""The cache of compiled things: where it is, what is let go, two processes at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from llmc.emulator.cache import UNUSED_S, cache_dir, forget_unused, found, publish
+
+
+@pytest.mark.parametrize(
+    ("stated", "xdg", "expected"),
+    [("there", "x", "there/emulator"), ("", "x", "x/llmc/emulator"), ("", "", "home/.cache/llmc/emulator")],
+)
+def test_where_it_is(stated: str, xdg: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule of the models' cache (llmc.compiler.sources.demo); absolute, whatever the variables hold."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("LLMC_CACHE", stated), ("XDG_CACHE_HOME", xdg), ("HOME", str(tmp_path / "home"))):
+        monkeypatch.setenv(name, value)
+    assert cache_dir() == tmp_path / expected
+
+
+def test_what_nobody_uses_goes(tmp_path: Path) -> None:
+    """Files, folders, links; found ones stay, links are as old as they are and not as what they point to."""
+    now = 2_000_000_000.0
+    entries = {
+        name: tmp_path / name
+        for name in ("driver-old", "driver-used", "twins/old.so", "twins/used.so", "objects/old.o", "engines/old")
+    }
+    for entry in entries.values():
+        file = entry if entry.suffix else entry / "library.so"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"x")
+    (tmp_path / "engines/old/twin.so").symlink_to("../../twins/used.so")
+    for entry in entries.values():
+        os.utime(entry, (now - UNUSED_S - 1, now - UNUSED_S - 1))
+        if "used" in entry.name:
+            assert found(entry)
+            os.utime(entry, (now - UNUSED_S + 1, now - UNUSED_S + 1))
+    forget_unused(tmp_path, now)
+    assert {name for name, entry in entries.items() if entry.exists()} == {"driver-used", "twins/used.so"}
+    assert not found(entries["twins/old.so"])
+
+
+def test_finding_is_using(tmp_path: Path) -> None:
+    made, final = tmp_path / "made", tmp_path / "twins" / "a.so"
+    made.write_bytes(b"x")
+    assert publish(made, final) == final and [p.name for p in final.parent.iterdir()] == ["a.so"]
+    os.utime(final, (0, 0))
+    assert found(final)
+    forget_unused(tmp_path)
+    assert final.read_bytes() == b"x"
