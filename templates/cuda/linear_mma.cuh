@@ -52,7 +52,7 @@ struct LinearMma {
       u32 a[kRows][4];
       LLMC_UNROLL
       for (int i = 0; i < kRows; i++) ldmatrix_x4(a[i], w_at(kk, i));
-      if (kCols > 1 || kk % 2 == 0) {
+      if (kk * kCols % 2 == 0) {  // else the load before holds this step's fragment too
         LLMC_UNROLL
         for (int j = 0; j < kPairs; j++) ldmatrix_x4(b[j], x_at(kk * kCols / 2 + j));
       }
