@@ -93,6 +93,32 @@ def test_cubins_are_reproducible(tmp_path: Path) -> None:
     assert len(images) == 1 and cubin_hash(images.pop())
 
 
+def test_wgmma_that_ptxas_serializes_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Sums that are touched before wgmma_wait. No kernel of the catalog does (test_budgets); a tile that only an engine
+    has must not be the first in silence."""
+    source = """#include "device.cuh"
+LLMC_KERNEL(128, 1) kernel(float* out, int rounds) {
+  LLMC_SMEM(raw);
+  const u64 a = wgmma_desc_sw128(smem_addr(raw)), b = wgmma_desc_sw128(smem_addr(raw) + 8192);
+  float d[32] = {};
+  for (int i = 0; i < rounds; i++) {
+    wgmma_fence();
+    wgmma_ss<bf16>(d, a, b, true);
+    wgmma_commit();
+    BETWEEN
+    wgmma_wait<0>();
+  }
+  for (int i = 0; i < 32; i++) out[i * 128 + threadIdx.x] = d[i];
+}
+"""
+    nvrtc.compile_each({"kernel": source.replace("BETWEEN", "")}, "sm_90a")
+    assert not caplog.messages
+    touched = source.replace("BETWEEN", "for (int i = 0; i < 32; i++) d[i] *= 2.0f;")
+    nvrtc.compile_each({"kernel": touched}, "sm_90a")
+    assert len(caplog.messages) == 1 and "kernel for sm_90a: " in caplog.messages[0], caplog.messages
+    assert "wgmma.mma_async instructions are serialized" in caplog.messages[0]
+
+
 def test_errors_name_the_template_line() -> None:
     files = nvrtc.headers()
     lines = files["rows.cuh"].splitlines()
