@@ -8,6 +8,7 @@ load on drivers of the R580 series and newer, those of a later toolkit may ask f
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ NVRTC_VERSION = (13, 0)
 MIN_DRIVER = "580.65"  # first driver of CUDA 13.0 (CUDA Toolkit release notes, table 3)
 TEMPLATES = Path(__file__).resolve().parents[2] / "templates" / "cuda"
 ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a")
+
+_log = logging.getLogger(__name__)
 
 
 class CompileError(RuntimeError):
@@ -145,10 +148,14 @@ def compile_all(jobs: Sequence[tuple[str, str, str]], cache: Path, workers: int 
 
 
 def compile_each(sources: Mapping[str, str], arch: str, workers: int | None = None) -> dict[str, bytes]:
-    """Cubins by symbol, of sources by symbol, compiled in parallel. Raises CompileError."""
+    """Cubins by symbol, of sources by symbol, compiled in parallel. Raises CompileError; logs what the compilers say of
+    kernels they take (ptxas of wgmma that it had to serialize: right, and slow)."""
 
     def one(symbol: str) -> bytes:
-        return compile_cubin(sources[symbol], arch, name=f"{symbol}.cu").cubin
+        compiled = compile_cubin(sources[symbol], arch, name=f"{symbol}.cu")
+        if compiled.log:
+            _log.warning("%s for %s: %s", symbol, arch, compiled.log)
+        return compiled.cubin
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return dict(zip(sources, pool.map(one, sources), strict=True))

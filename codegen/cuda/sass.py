@@ -14,6 +14,11 @@ from pathlib import Path
 
 from llmc.codegen.cuda.kernel import Budget
 
+# Instructions on global memory, by generic address or by tensor map, into registers and into shared memory.
+_GLOBAL = frozenset(
+    {"LD", "LDG", "LDGSTS", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG", "UTMALDG", "UTMASTG", "UBLKCP"}
+)
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -48,18 +53,23 @@ def resources(cubin: bytes) -> dict[str, Resources]:
     return {m[1]: Resources(*map(int, m.groups()[1:])) for m in found}
 
 
-def opcodes(cubin: bytes) -> dict[str, collections.Counter[str]]:
-    """Full opcodes with modifiers (`LDGSTS.E.BYPASS.128`) counted per kernel."""
-    counts: dict[str, collections.Counter[str]] = {}
-    kernel: collections.Counter[str] | None = None
+def instructions(cubin: bytes) -> dict[str, list[str]]:
+    """Full opcodes with modifiers (`LDGSTS.E.BYPASS.128`) per kernel, in the order of their addresses."""
+    found: dict[str, list[str]] = {}
+    kernel: list[str] | None = None
     for line in _run("nvdisasm", ["-c"], cubin).splitlines():
         if m := re.match(r"\.text\.(\S+):", line):
-            kernel = counts.setdefault(m[1], collections.Counter())
+            kernel = found.setdefault(m[1], [])
         elif kernel is not None and (
             m := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9.]*[A-Za-z0-9_.]*)", line)
         ):
-            kernel[m[1]] += 1
-    return counts
+            kernel.append(m[1])
+    return found
+
+
+def opcodes(cubin: bytes) -> dict[str, collections.Counter[str]]:
+    """The same, counted."""
+    return {name: collections.Counter(found) for name, found in instructions(cubin).items()}
 
 
 def matching(counts: collections.Counter[str], prefix: str) -> int:
@@ -67,6 +77,16 @@ def matching(counts: collections.Counter[str], prefix: str) -> int:
     between)."""
     pattern = re.compile(r"(?:\.\w+)*\.".join(re.escape(part) for part in prefix.split(".")) + r"(\.|$)")
     return sum(n for op, n in counts.items() if pattern.match(op))
+
+
+def early_accesses(found: Sequence[str]) -> list[str]:
+    """Of a kernel's instructions, accesses of global memory that stand ahead of its first griddepcontrol.wait, and
+    loads past the caches' coherence (ld.global.nc) wherever they stand: neither sees for certain what the kernel in
+    front wrote. Empty for a kernel that does not wait."""
+    waits = [at for at, op in enumerate(found) if op == "ACQBULK"]
+    ahead = found[: waits[0]] if waits else []
+    past = [op for op in found if waits and op.startswith("LDG.") and "CONSTANT" in op.split(".")]
+    return [op for op in ahead if op.split(".")[0] in _GLOBAL] + past
 
 
 def violations(cubin: bytes, kernel: str, budget: Budget) -> list[str]:
