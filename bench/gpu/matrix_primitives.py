@@ -60,10 +60,47 @@ def _mma(name: str, kind: object, acc: str) -> Callable[[CardLab], None]:
         d = lab.empty((4, 32), np.float32 if acc == "float" else np.int32)
         lab.kernel_of(_mma_source(name, acc))((1,), 32, 0, lab.array(wa), lab.array(wb), d)
         want = a.astype(np.int32) @ b.astype(np.int32).T + 1
-        got = d.numpy().reshape(2, 2, 8, 4).transpose(0, 2, 3, 1).reshape(16, 8)
-        equal(name, got, want)
+        equal(name, _tile(d.numpy()), want)
 
     return run
+
+
+# A product out of shared memory, 16 x 32 by 32 x 8, as the linears and attention put it together.
+SHARED_PRODUCT = kernel(
+    32,
+    "const unsigned char* ab, float* d",
+    """  LLMC_SMEM(smem);
+  const int t = threadIdx.x;
+  for (int i = t; i < 96; i += 32) *reinterpret_cast<Vec16*>(smem + i * 16) = load16(ab + i * 16);
+  __syncthreads();
+  const u32 at = smem_addr(smem);
+  const auto a_at = [&](int step, int) { return at + (t & 15) * 64 + step * 32 + (t >> 4) * 16; };
+  const auto b_at = [&](int) { return at + 1024 + (t & 7) * 64 + (t >> 3) * 16; };
+  float c[1][4] = {{1, 1, 1, 1}};
+  if (!multiply_at_once<bf16, 1, 1, 2>(c, a_at, b_at)) {
+    u32 a[4], b[4];
+    ldmatrix_x4(b, b_at(0));
+    LLMC_UNROLL
+    for (int step = 0; step < 2; step++) {
+      ldmatrix_x4(a, a_at(step, 0));
+      mma_bf16(c[0], a, b[step * 2], b[step * 2 + 1]);
+    }
+  }
+  LLMC_UNROLL
+  for (int i = 0; i < 4; i++) d[i * 32 + t] = c[0][i];""",
+)
+
+
+def _shared_product(lab: CardLab) -> None:
+    ab, d = _small((24, 32), bfloat16), lab.empty((4, 32), np.float32)
+    lab.kernel_of(SHARED_PRODUCT)((1,), 32, 1536, lab.array(ab), d)
+    whole = ab.astype(np.int32)
+    equal("product out of shared memory", _tile(d.numpy()), whole[:16] @ whole[16:].T + 1)
+
+
+def _tile(quads: Array) -> Array:
+    """[4, 32] of every lane's C fragment -> [16, 8]."""
+    return quads.reshape(2, 2, 8, 4).transpose(0, 2, 3, 1).reshape(16, 8)
 
 
 def _tma_source(rank: int) -> str:
@@ -186,6 +223,7 @@ MATRIX_CHECKS: tuple[Check, ...] = (
     _mma_check("mma_f16", np.float16, "float", "mma_f16"),
     _mma_check("mma_s8", np.int8, "int", "mma_s8"),
     _mma_check("mma_e4m3", float8_e4m3fn, "float", "mma_e4m3"),
+    Check("product out of shared memory", (SHARED_PRODUCT,), _shared_product, ("mma_bf16",)),
     *[Check(f"tma {rank}d", (_tma_source(rank),), _tma(rank), ("tma",)) for rank in (1, 2, 3)],
     *[
         _wgmma(kind, n, registers)
