@@ -22,7 +22,8 @@ static unsigned element_bytes(CUtensorMapDataType t) {
 LLMC_API CUresult cuTensorMapEncodeTiled(CUtensorMap* out, CUtensorMapDataType type, cuuint32_t rank, void* base,
                                          const cuuint64_t* dims, const cuuint64_t* strides, const cuuint32_t* box,
                                          const cuuint32_t* element_strides, CUtensorMapInterleave interleave,
-                                         CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+                                         CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  LLMC_ENTER
   auto bad = [](const std::string& why) { return refuse(CUDA_ERROR_INVALID_VALUE, "cuTensorMapEncodeTiled: " + why); };
   const unsigned bytes = element_bytes(type);
   if (!bytes) return refuse(CUDA_ERROR_NOT_SUPPORTED, "cuTensorMapEncodeTiled: data type is not emulated");
@@ -31,7 +32,10 @@ LLMC_API CUresult cuTensorMapEncodeTiled(CUtensorMap* out, CUtensorMapDataType t
   if (unsigned(swizzle) > 3) return refuse(CUDA_ERROR_NOT_SUPPORTED, "cuTensorMapEncodeTiled: atomic swizzles are not emulated");
   if (rank < 1 || rank > 3) return refuse(CUDA_ERROR_NOT_SUPPORTED, "cuTensorMapEncodeTiled: rank must be 1, 2 or 3");
   if (reinterpret_cast<uintptr_t>(base) % 16) return bad("the global address must be 16-byte aligned");
-  // CUDA asks for a 64-byte aligned `out`; cuda-python's CUtensorMap is not, and drivers accept it.
+  // Documented; whether a driver checks it or writes with instructions that want it, nobody says.
+  if (reinterpret_cast<uintptr_t>(out) % 64) return bad("the tensor map's own address must be 64-byte aligned");
+  if (d.specs[d.current_device()].major < 9) return bad("tensor maps are for compute capability 9.0 and later");
+  if (unsigned(promotion) > 3) return bad(emu::text("L2 promotion %u is unknown", unsigned(promotion)));
   emu::TensorMapData m{};
   std::memcpy(m.magic, "ETMA", 4);
   m.rank = emu::u8(rank), m.element_bytes = emu::u8(bytes), m.swizzle = emu::u8(swizzle);

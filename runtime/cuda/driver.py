@@ -25,9 +25,14 @@ def driver() -> Any:
 def call(function: Any, *arguments: Any) -> Any:
     """Call a function of the driver. Returns its result (a tuple if it has several, None if none); raises CudaError."""
     code, *results = function(*arguments)
-    if code:
-        raise CudaError(function.__name__, code.name, _words(code))
+    checked(function.__name__, code)
     return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+
+def checked(function: str, code: Any) -> None:
+    """What a function returned, a CUresult. Raises CudaError."""
+    if code:
+        raise CudaError(function, code.name, _words(code))
 
 
 def _words(code: Any) -> str:

@@ -55,7 +55,8 @@ def find_gpu() -> Gpu:
             )
         device = call(cu.cuDeviceGet, 0)
         attribute = cu.CUdevice_attribute
-        name = call(cu.cuDeviceGetName, 128, device).rstrip(b"\0").decode(errors="replace")
+        padded = call(cu.cuDeviceGetName, 128, device)  # 128 bytes: the name, a zero, whatever was there before
+        name = padded.partition(b"\0")[0].decode(errors="replace")
         major = call(cu.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
         minor = call(cu.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
     except CudaError as error:

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
+from llmc.runtime.cuda.plan import Box
+from llmc.runtime.cuda.tensor_maps import TensorMap, encode_tensor_map
+
 
 class CallFailed(RuntimeError):
     def __init__(self, result: Any) -> None:
@@ -61,23 +64,9 @@ def download(pointer: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return out
 
 
-def matrix_map(pointer: int, rows: int, columns: int, row_bytes: int, box: tuple[int, int]) -> Any:
+def matrix_map(pointer: int, rows: int, columns: int, row_bytes: int, box: tuple[int, int]) -> TensorMap:
     """A tensor map over bf16[rows, columns], rows row_bytes apart, in boxes (rows, columns) with 128-byte swizzle."""
-    return ok(
-        cu.cuTensorMapEncodeTiled(
-            cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            2,
-            pointer,
-            [cu.cuuint64_t(columns), cu.cuuint64_t(rows)],
-            [cu.cuuint64_t(row_bytes)],
-            [cu.cuuint32_t(box[1]), cu.cuuint32_t(box[0])],
-            [cu.cuuint32_t(1)] * 2,
-            cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            cu.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    )
+    return encode_tensor_map(pointer, Box("bf16", rows, columns, row_bytes, *box, 128), rows)
 
 
 class Ptr(int):
@@ -89,7 +78,7 @@ class Long(int):
 
 
 def params(args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """cuda-python's (values, types) of a launch: Ptr, Long (i64), int (i32), float (f32), CUtensorMap."""
+    """cuda-python's (values, types) of a launch: Ptr, Long (i64), int (i32), float (f32), TensorMap."""
     kinds: list[Any] = []
     for a in args:
         kinds.append(

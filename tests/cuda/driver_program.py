@@ -15,6 +15,11 @@ import numpy as np
 from cuda.bindings import driver as cu
 from cuda_calls import CallFailed, Ptr, add_node, alloc, context, download, launch, load, ok, params, upload
 
+from llmc.runtime.cuda import tensor_maps
+from llmc.runtime.cuda.driver import CudaError
+from llmc.runtime.cuda.plan import Box
+from llmc.runtime.cuda.tensor_maps import TensorMap, encode_tensor_map
+
 SOURCE = """#include "device.cuh"
 LLMC_KERNEL(64, 1) add(float* to, const float* from, float scale) {
   grid_wait();
@@ -264,23 +269,12 @@ def launch_attributes() -> None:
     assert "clusters" in raises(R.CUDA_ERROR_NOT_SUPPORTED, _launch_ex, cluster, d)
 
 
-def _tensor_map(base: int, box: tuple[int, int], stride: int, swizzle: int = 3) -> None:
-    u64, u32 = cu.cuuint64_t, cu.cuuint32_t
-    ok(
-        cu.cuTensorMapEncodeTiled(
-            cu.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            2,
-            base,
-            [u64(128), u64(64)],
-            [u64(stride)],
-            [u32(box[0]), u32(box[1])],
-            [u32(1), u32(1)],
-            cu.CUtensorMapInterleave(0),
-            cu.CUtensorMapSwizzle(swizzle),
-            cu.CUtensorMapL2promotion(0),
-            cu.CUtensorMapFloatOOBfill(0),
-        )
-    )
+def _tensor_map(base: int, box: tuple[int, int], stride: int, swizzle: int = 128) -> None:
+    """box: columns, rows."""
+    try:
+        encode_tensor_map(base, Box("bf16", 64, 128, stride, box[1], box[0], swizzle), 64)
+    except CudaError as error:
+        raise CallFailed(R[error.code]) from error
 
 
 def tensor_maps_have_limits() -> None:
@@ -293,6 +287,28 @@ def tensor_maps_have_limits() -> None:
         (p, (64, 64), 264),
     ):
         raises(R.CUDA_ERROR_INVALID_VALUE, _tensor_map, base, box, stride)
+
+
+def tensor_maps_are_aligned() -> None:
+    """The driver's memory for one must be: cuda-python's object often is not, the runtime's always is."""
+    p, kept = alloc(1 << 16), []
+    for _ in range(20):
+        made = encode_tensor_map(p, Box("bf16", 64, 128, 256, 64, 64, 128), 64)
+        kept.append(made)
+        assert made.getPtr() % 128 == 0
+    aligned = TensorMap
+    try:
+        tensor_maps.TensorMap = Misaligned  # type: ignore[misc]
+        assert "64-byte aligned" in raises(R.CUDA_ERROR_INVALID_VALUE, _tensor_map, p, (64, 64), 256)
+    finally:
+        tensor_maps.TensorMap = aligned  # type: ignore[misc]
+
+
+class Misaligned(TensorMap):
+    """As cuda-python's: at a multiple of 16 bytes."""
+
+    def getPtr(self) -> int:
+        return super().getPtr() + 16
 
 
 def peer_access() -> None:
@@ -326,6 +342,7 @@ CHECKS = [
     graphs_by_node_are_updated_and_relaunched,
     launch_attributes,
     tensor_maps_have_limits,
+    tensor_maps_are_aligned,
     peer_access,
 ]
 
