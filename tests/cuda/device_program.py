@@ -9,6 +9,7 @@ import ctypes
 import json
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -298,6 +299,24 @@ def an_interrupted_step_leaves_a_sound_engine() -> None:
         except KeyboardInterrupt:
             context.synchronize = real
     assert device._resident is None
+
+
+def a_fork_is_told_that_the_engine_is_not_its_own() -> None:
+    """It says so at once instead of waiting for a GPU that is another process's; the parent's goes on."""
+    with loaded("toy") as engine:
+        engine.generate([[1, 2]], max_tokens=2, **ASK)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            signal.alarm(60)
+            try:
+                text = refusal(StepFailed, lambda: engine.generate([[1, 2]], max_tokens=2, **ASK))
+                engine.close()
+                code = 0 if "a fork cannot use that one's GPU" in text else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert list(engine.generate([[3]], max_tokens=2, **ASK)[0].token_ids) == MODEL.answer([3], 2)
 
 
 def every_missing_edge_shows() -> None:

@@ -36,6 +36,7 @@ FAULTS = [
     "kernels_one_by_one_name_what_faults",
     "an_interrupted_step_leaves_a_sound_engine",
     "a_graph_that_is_refused_for_another_reason",
+    "a_fork_is_told_that_the_engine_is_not_its_own",
     "cuda_comes_first",
     "an_old_driver",
 ]
