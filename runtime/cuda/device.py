@@ -107,8 +107,8 @@ class CudaDevice:
             raise StepFailed("the engine is closed")
         if self._process != os.getpid():
             raise StepFailed(
-                f"the engine was loaded by process {self._process}, and a fork cannot use that one's GPU; load it in the "
-                "process that uses it"
+                f"the engine was loaded by process {self._process}, and a fork cannot use that one's GPU; load it in "
+                "the process that uses it"
             )
         if self._died_of is not None:
             raise StepFailed(f"the device has failed and must be loaded anew, in a new process: {self._died_of}")

@@ -87,7 +87,7 @@ class Interrupt(BaseException):
 
 def test_an_interrupt_of_the_recovery_is_recovered_from_later(engine, monkeypatch):
     """Ctrl-C twice: the next call finds what the first two have left."""
-    handles = [engine.submit([n], LONG) for n in (1, 2)]
+    handles = [engine.submit([n, n], LONG) for n in (1, 2)]
 
     def interrupt(*_):
         monkeypatch.undo()
