@@ -22,7 +22,6 @@ class Context:
         self.stream: Any = None
         try:
             self.enter()
-            self.name = call(self._cu.cuDeviceGetName, 128, self._device).rstrip(b"\0").decode(errors="replace")
             self.stream = call(self._cu.cuStreamCreate, self._cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
         except BaseException:
             self.close()

@@ -30,6 +30,11 @@ def call(function: Any, *arguments: Any) -> Any:
     return None if not results else results[0] if len(results) == 1 else tuple(results)
 
 
+def text_of(buffer: bytes) -> str:
+    """What a function wrote into a buffer that cuda-python returns whole: up to the first NUL."""
+    return buffer.partition(b"\0")[0].decode(errors="replace")
+
+
 def _words(code: Any) -> str:
     failed, text = driver().cuGetErrorString(code)
     words = "unknown error" if failed or text is None else text.decode(errors="replace")

@@ -199,6 +199,16 @@ def too_little_memory() -> None:
         assert engine.num_free_blocks == MAX_BATCH * (MAX_LEN // BLOCK + behind)
 
 
+def not_even_the_arrays_of_steps() -> None:
+    """The device has 64 KiB: what the whole engine needs is said all the same."""
+    text = refusal(NotEnoughMemory, lambda: Engine.load(FOLDER / "toy").close())
+    assert (
+        "toy: needs 45060 bytes of device memory (16640 of weights, 27396 of scratch, 1024 of KV at least)" in text
+    ), text
+    assert "beside the arrays of steps: step inputs: " in text and "65536 are free" in text, text
+    assert emulator().llmcEmuLiveAllocations() == 0
+
+
 def a_load_that_fails_gives_all_back() -> None:
     """Damaged weights, found when they are on the device already; and a copy that CUDA refuses."""
     from llmc.runtime.cuda import upload
@@ -333,7 +343,8 @@ def every_missing_edge_shows() -> None:
 def only_the_gpu_it_was_built_for() -> None:
     """The device is an A100."""
     text = refusal(MachineMismatch, lambda: Engine.load(FOLDER / "toy"))
-    assert "built for h100 (sm_90a)" in text and "compute capability 8.0" in text and "--emulate" in text, text
+    here = "the GPU here is an NVIDIA A100 (llmc emulator) (compute capability 8.0)"
+    assert f"built for h100 (sm_90a), {here}" in text and "--emulate" in text, text
 
 
 def cuda_comes_first() -> None:

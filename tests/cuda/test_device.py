@@ -117,6 +117,7 @@ def test_every_missing_edge_shows(folder: Path, schedule: str) -> None:
 
 def test_too_little_memory(folder: Path) -> None:
     check(folder, ["too_little_memory"], device=H100.with_memory(1 << 20))
+    check(folder, ["not_even_the_arrays_of_steps"], device=H100.with_memory(1 << 16))
 
 
 def test_another_gpu(folder: Path) -> None:
