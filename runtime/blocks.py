@@ -92,7 +92,12 @@ class BlockManager:
     def __init__(self, retentions: Sequence[Retention], num_blocks: Sequence[int]) -> None:
         if len({r.block_tokens for r in retentions}) > 1:
             raise ValueError(f"the blocks of all groups hold equally many tokens, got {list(retentions)}")
-        self._pools = [_Pool(r, n) for r, n in zip(retentions, num_blocks, strict=True)]
+        self._sizes = list(zip(retentions, num_blocks, strict=True))
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Every block is free and no table is live, whatever an interrupted operation has left."""
+        self._pools = [_Pool(retention, count) for retention, count in self._sizes]
         self._windowed = [(g, pool) for g, pool in enumerate(self._pools) if pool.windowed]
         self._tables: set[BlockTable] = set()
 

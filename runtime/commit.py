@@ -9,6 +9,7 @@ from llmc.runtime.prepare import StepBuffers
 from llmc.runtime.request import FinishReason
 from llmc.runtime.results import Completion, Output, Timing, TokenLogprobs
 from llmc.runtime.schedule import Scheduler
+from llmc.runtime.turns import Turns
 
 
 class Commit:
@@ -17,9 +18,10 @@ class Commit:
     Whatever goes wrong for one request ends that request alone.
     """
 
-    def __init__(self, scheduler: Scheduler, buffers: StepBuffers) -> None:
+    def __init__(self, scheduler: Scheduler, buffers: StepBuffers, turns: Turns) -> None:
         self._scheduler = scheduler
         self._buffers = buffers
+        self._turns = turns
 
     def tokens(self, sampled: Sequence[Live]) -> None:
         """`sampled[r]` is the request of row r."""
@@ -98,7 +100,7 @@ class Commit:
         if live.completion is not None:
             live.on_output = None  # its last call
         try:
-            callback(output)
+            self._turns.call_back(lambda: callback(output))
         except Exception as error:
             if live.completion is None:
                 live.on_output = None

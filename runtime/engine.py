@@ -4,12 +4,13 @@
         print(engine.generate(["Once upon a time"], max_tokens=32)[0].text)
 
 One step is schedule -> prepare -> execute (sampling included) -> commit. One thread drives an engine; nothing
-runs between calls of `step`. A second thread that comes in during a step is refused (runtime/turns.py).
+runs between calls of `step`. Who comes in during a call, another thread or a signal handler, is refused
+(runtime/turns.py).
 """
 
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ from llmc.runtime.blocks import BlockManager
 from llmc.runtime.chat import ChatTemplate, Message
 from llmc.runtime.commit import Commit
 from llmc.runtime.device import Device, open_device
-from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, StepFailed
+from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, RuntimeFailure, StepFailed
 from llmc.runtime.features import Machine
 from llmc.runtime.handle import Live, RequestHandle
 from llmc.runtime.kv_pools import retentions
@@ -56,10 +57,11 @@ class Engine:
         self._blocks = BlockManager(retentions(artifact.target.kv, device.limits.max_tokens), device.num_blocks)
         self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
         self._buffers = StepBuffers(device.limits)
-        self._commit = Commit(self._scheduler, self._buffers)
+        self._turns = Turns()
+        self._torn = False  # a call has begun that has not ended: queues and blocks may contradict each other
+        self._commit = Commit(self._scheduler, self._buffers, self._turns)
         self._live: dict[Request, Live] = {}
         self._arrivals = 0
-        self._turns = Turns()
         self._scorer = Scorer(device, self._blocks, self._buffers, self.manifest.model.vocab_size)
 
     @classmethod
@@ -161,7 +163,6 @@ class Engine:
 
         Raises RequestError. An exception that `on_output` raises ends that request alone.
         """
-        self._turns.keep_out_others()
         params = self.sampling(params, **fields)
         ids = self._checked_prompt(prompt, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
@@ -169,32 +170,26 @@ class Engine:
         stop_ids = eos | frozenset(params.stop_token_ids)
         room = self._scheduler.max_len - len(ids)
         max_output = room if params.max_tokens is None else min(room, params.max_tokens)
-        request = Request(
-            arrival=self._arrivals,
-            tokens=TokenHistory(ids),
-            prompt_len=len(ids),
-            sampling=RowSampling(params, seed, len(ids), stop_ids),
-        )
-        self._arrivals += 1
+        history, rows = TokenHistory(ids), RowSampling(params, seed, len(ids), stop_ids)
         answer = Answer(params, self.tokenizer, stop_ids, max_output)
-        self._scheduler.add(request)
-        live = Live(request, answer, params, seed, on_output)
-        self._live[request] = live
+        with self._change():
+            request = Request(self._arrivals, history, len(ids), rows)
+            self._arrivals += 1
+            self._scheduler.add(request)
+            live = Live(request, answer, params, seed, on_output)
+            self._live[request] = live
         return RequestHandle(live, self.step, lambda: self._cancel(request))
 
     def step(self) -> bool:
         """Run one step; False if there is nothing to do.
 
-        RequestError inside an output callback, and while another thread drives the engine: the requests go on. Raises
-        StepFailed if the device fails. Whatever other exception leaves this function, KeyboardInterrupt included, has
-        ended every request as failed: what the cache holds is unknown then, so no answer can be trusted.
+        RequestError inside an output callback or a signal handler, and while another thread drives the engine: the
+        requests go on. Raises StepFailed if the device fails. Whatever other exception leaves this function,
+        KeyboardInterrupt included, has ended every request as failed: what the cache holds is unknown then, so no
+        answer can be trusted. The engine itself is sound again.
         """
-        with self._turns.turn():
-            try:
-                return self._step()
-            except BaseException as error:
-                self._fail_all(error)
-                raise
+        with self._turn(harmless=()):
+            return self._step()
 
     def _step(self) -> bool:
         batch = self._scheduler.schedule()
@@ -254,13 +249,13 @@ class Engine:
         `max_rows` allow. Raises RequestError.
         """
         self._check_ids(token_ids)
-        with self._turns.turn():
+        with self._turn():
             return self._scorer.logits(token_ids, rows, chunks)
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float64]:
         """Log-probability [n-1] of each token but the first, given those before it. Raises RequestError."""
         self._check_ids(token_ids)
-        with self._turns.turn():
+        with self._turn():
             return self._scorer.score(token_ids)
 
     @property
@@ -275,13 +270,13 @@ class Engine:
     def close(self) -> None:
         """End every request as cancelled, stop the threads, unmap the weights.
 
-        Closing again changes nothing. RequestError while another thread drives the engine.
+        Closing again changes nothing. RequestError while another thread drives the engine, and in a signal handler.
         """
-        self._turns.keep_out_others()
-        for request in list(self._live):
-            self._cancel(request)
-        self.device.close()
-        self.artifact.close()
+        with self._change():
+            for live in list(self._live.values()):
+                self._end(live)
+            self.device.close()
+            self.artifact.close()
 
     def __enter__(self) -> "Engine":
         return self
@@ -292,21 +287,57 @@ class Engine:
         self.close()
 
     def _cancel(self, request: Request) -> None:
-        self._turns.keep_out_others()
-        live = self._live.get(request)
-        if live is not None:
-            self._commit.end(live, FinishReason.CANCELLED)
-            self._forget([live])
+        with self._change():
+            live = self._live.get(request)
+            if live is not None:
+                self._end(live)
+
+    def _end(self, live: Live) -> None:
+        self._commit.end(live, FinishReason.CANCELLED)
+        self._forget([live])
+
+    @contextlib.contextmanager
+    def _turn(self, harmless: type[Exception] | tuple[()] = RuntimeFailure) -> Iterator[None]:
+        """For one call that changes queues, blocks or cache. Raises RequestError during another.
+
+        Any exception but a `harmless` one, which is raised before anything is half done, has torn what it interrupts:
+        every request ends and the bookkeeping begins anew, at the latest when the next turn begins.
+        """
+        with self._turns.turn():
+            if self._torn:
+                self._fail_all(StepFailed("a call before was interrupted"))
+            self._torn = True
+            try:
+                yield
+            except harmless:
+                self._torn = False
+                raise
+            except BaseException as error:
+                self._fail_all(error)
+                raise
+            self._torn = False
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """For what an output callback may do in the middle of a turn; for others it is a turn."""
+        if self._turns.in_callback:
+            yield
+        else:
+            with self._turn():
+                yield
 
     def _fail_all(self, error: BaseException) -> None:
-        cause = error if isinstance(error, StepFailed) else StepFailed(f"a step ended with {type(error).__name__}")
+        """End every request as failed, with all blocks free, whatever state the bookkeeping is in."""
+        cause = error if isinstance(error, StepFailed) else StepFailed(f"a call ended with {type(error).__name__}")
         lives = list(self._live.values())
+        self._scheduler.begin_anew([live.request for live in lives])
         for live in lives:
             # A callback that is told of the failure may interrupt again: the others are failed all the same, and
             # `error` is what the caller sees.
             with contextlib.suppress(BaseException):
                 self._commit.fail(live, cause)
         self._forget(lives)
+        self._torn = any(live.completion is None for live in lives)
 
     def _forget(self, lives: Sequence[Live]) -> None:
         for live in lives:

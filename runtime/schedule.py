@@ -8,6 +8,7 @@ depends on its position and its history alone, the answer stays the same.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmc.runtime.blocks import BlockManager, BlockTable
@@ -91,6 +92,15 @@ class Scheduler:
             self.waiting.remove(request)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
+
+    def begin_anew(self, requests: Iterable[Request]) -> None:
+        """After an exception in the middle of anything: whatever was held is free, `requests` have failed."""
+        self.waiting.clear()
+        self.running.clear()
+        self.blocks.begin_anew()
+        for request in requests:
+            request.state, request.blocks = RequestState.FINISHED, None
+            request.finish_reason = request.finish_reason or FinishReason.ERROR
 
     def schedule(self) -> Batch:
         """The next step. Empty only if there is nothing to do.

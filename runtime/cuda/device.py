@@ -4,6 +4,7 @@ A step is a copy of its arrays to the device, a graph launch, a copy back, and o
 """
 
 import contextlib
+import os
 
 from llmc.runtime.artifact import Artifact
 from llmc.runtime.cuda.addresses import find_buffer
@@ -35,6 +36,7 @@ class CudaDevice:
         self._entries: dict[str, EntryGraphs | SerialEntry] = {}
         self._resident: Resident | None = None
         self._died_of: str | None = None
+        self._process = os.getpid()  # CUDA's state is this process's: in a fork of it no call of the driver works
         self._under_way = False  # the device may still read or write the step's arrays
         try:
             self._open(artifact, options)
@@ -90,7 +92,7 @@ class CudaDevice:
     def close(self) -> None:
         """Wait for what runs, then free everything in order; closing again changes nothing."""
         resident, self._resident = self._resident, None
-        if resident is None:
+        if resident is None or self._process != os.getpid():
             return
         with contextlib.suppress(CudaError):
             resident.context.enter()
@@ -103,6 +105,11 @@ class CudaDevice:
         resident = self._resident
         if resident is None:
             raise StepFailed("the engine is closed")
+        if self._process != os.getpid():
+            raise StepFailed(
+                f"the engine was loaded by process {self._process}, and a fork cannot use that one's GPU; load it in "
+                "the process that uses it"
+            )
         if self._died_of is not None:
             raise StepFailed(f"the device has failed and must be loaded anew, in a new process: {self._died_of}")
         context, stream = resident.context, resident.context.stream

@@ -35,6 +35,11 @@ def checked(function: str, code: Any) -> None:
         raise CudaError(function, code.name, _words(code))
 
 
+def text_of(buffer: bytes) -> str:
+    """What a function wrote into a buffer that cuda-python returns whole: up to the first NUL."""
+    return buffer.partition(b"\0")[0].decode(errors="replace")
+
+
 def _words(code: Any) -> str:
     failed, text = driver().cuGetErrorString(code)
     words = "unknown error" if failed or text is None else text.decode(errors="replace")

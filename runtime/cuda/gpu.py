@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmc.runtime.cuda.driver import INSTALL, CudaError, call, driver
+from llmc.runtime.cuda.driver import INSTALL, CudaError, call, driver, text_of
 from llmc.runtime.manifest import TargetEntry
 
 MIN_CUDA = (13, 0)  # cubins made by CUDA 13.0 load on drivers that support it
@@ -55,8 +55,7 @@ def find_gpu() -> Gpu:
             )
         device = call(cu.cuDeviceGet, 0)
         attribute = cu.CUdevice_attribute
-        padded = call(cu.cuDeviceGetName, 128, device)  # 128 bytes: the name, a zero, whatever was there before
-        name = padded.partition(b"\0")[0].decode(errors="replace")
+        name = text_of(call(cu.cuDeviceGetName, 128, device))
         major = call(cu.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
         minor = call(cu.cuDeviceGetAttribute, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
     except CudaError as error:

@@ -13,8 +13,9 @@ from llmc.runtime.cuda.kernels import Kernels
 from llmc.runtime.cuda.outputs import StepOutputs
 from llmc.runtime.cuda.plan import Plan, Sizes
 from llmc.runtime.cuda.sampling_stage import SamplingStage
-from llmc.runtime.cuda.sizing import Needs, pool_bytes, size_pools
+from llmc.runtime.cuda.sizing import Needs, no_room_for_steps, pool_bytes, size_pools
 from llmc.runtime.cuda.upload import place, upload
+from llmc.runtime.errors import NotEnoughMemory
 from llmc.runtime.prepare import StepLimits
 
 
@@ -40,8 +41,11 @@ class Resident:
         self.kernels: Kernels | None = None
         try:
             self.kernels = Kernels(artifact, plans.values())
-            self.inputs = StepInputs(self.heap, limits, sampling)
-            self.outputs = StepOutputs(self.heap, limits)
+            try:
+                self.inputs = StepInputs(self.heap, limits, sampling)
+                self.outputs = StepOutputs(self.heap, limits)
+            except NotEnoughMemory as error:
+                raise no_room_for_steps(artifact.folder, kv, needs, error) from error
             self.num_blocks = size_pools(artifact.folder, kv, limits, needs, self.context.memory(), kv_memory)
             pools = pool_bytes(kv, self.num_blocks)
             weights = self.heap.device(placed.num_bytes, "weights")

@@ -40,7 +40,7 @@ def size_pools(
     """
     free, total = memory
     left = free - reserve_bytes(total) - needs.total
-    least = sum(pool_bytes(kv, [1] * len(kv.groups))) if kv_memory is None else asked_kv_memory(kv_memory)
+    least = _least_bytes(kv) if kv_memory is None else asked_kv_memory(kv_memory)
     if least > left:
         needed = needs.total + least + reserve_bytes(total)
         raise NotEnoughMemory(
@@ -50,6 +50,20 @@ def size_pools(
         )
     source = "the device's free memory" if kv_memory is None else "kv_memory"
     return num_blocks(kv, step, left if kv_memory is None else least, source)
+
+
+def no_room_for_steps(folder: Path, kv: KvLayout, needs: Needs, error: NotEnoughMemory) -> NotEnoughMemory:
+    """For a device that refuses even the arrays of steps, with `error`: what everything else needs."""
+    least = _least_bytes(kv)
+    return NotEnoughMemory(
+        f"{folder}: needs {needs.total + least} bytes of device memory ({needs.weights} of weights, "
+        f"{needs.arena + needs.scratch} of scratch, {least} of KV at least) beside the arrays of steps: {error}"
+    )
+
+
+def _least_bytes(kv: KvLayout) -> int:
+    """Of pools with one block each."""
+    return sum(pool_bytes(kv, [1] * len(kv.groups)))
 
 
 def pool_bytes(kv: KvLayout, blocks: Sequence[int]) -> tuple[int, ...]:

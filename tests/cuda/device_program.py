@@ -9,6 +9,7 @@ import ctypes
 import json
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -198,6 +199,16 @@ def too_little_memory() -> None:
         assert engine.num_free_blocks == MAX_BATCH * (MAX_LEN // BLOCK + behind)
 
 
+def not_even_the_arrays_of_steps() -> None:
+    """The device has 64 KiB: what the whole engine needs is said all the same."""
+    text = refusal(NotEnoughMemory, lambda: Engine.load(FOLDER / "toy").close())
+    assert (
+        "toy: needs 45060 bytes of device memory (16640 of weights, 27396 of scratch, 1024 of KV at least)" in text
+    ), text
+    assert "beside the arrays of steps: step inputs: " in text and "65536 are free" in text, text
+    assert emulator().llmcEmuLiveAllocations() == 0
+
+
 def a_load_that_fails_gives_all_back() -> None:
     """Damaged weights, found when they are on the device already; and a copy that CUDA refuses."""
     from llmc.runtime.cuda import upload
@@ -300,6 +311,24 @@ def an_interrupted_step_leaves_a_sound_engine() -> None:
     assert device._resident is None
 
 
+def a_fork_is_told_that_the_engine_is_not_its_own() -> None:
+    """It says so at once instead of waiting for a GPU that is another process's; the parent's goes on."""
+    with loaded("toy") as engine:
+        engine.generate([[1, 2]], max_tokens=2, **ASK)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            signal.alarm(60)
+            try:
+                text = refusal(StepFailed, lambda: engine.generate([[1, 2]], max_tokens=2, **ASK))
+                engine.close()
+                code = 0 if "a fork cannot use that one's GPU" in text else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert list(engine.generate([[3]], max_tokens=2, **ASK)[0].token_ids) == MODEL.answer([3], 2)
+
+
 def every_missing_edge_shows() -> None:
     """Engines `edge-<launch>-<before>` lack one edge each: checked twins report a race."""
     names = sorted(path.name for path in FOLDER.glob("edge-*"))
@@ -314,8 +343,8 @@ def every_missing_edge_shows() -> None:
 def only_the_gpu_it_was_built_for() -> None:
     """The device is an A100."""
     text = refusal(MachineMismatch, lambda: Engine.load(FOLDER / "toy"))
-    assert "built for h100 (sm_90a)" in text and "--emulate" in text, text
-    assert "an NVIDIA A100 (llmc emulator) (compute capability 8.0);" in text, text
+    here = "the GPU here is an NVIDIA A100 (llmc emulator) (compute capability 8.0)"
+    assert f"built for h100 (sm_90a), {here}" in text and "--emulate" in text, text
 
 
 def cuda_comes_first() -> None:

@@ -36,6 +36,7 @@ FAULTS = [
     "kernels_one_by_one_name_what_faults",
     "an_interrupted_step_leaves_a_sound_engine",
     "a_graph_that_is_refused_for_another_reason",
+    "a_fork_is_told_that_the_engine_is_not_its_own",
     "cuda_comes_first",
     "an_old_driver",
 ]
@@ -116,6 +117,7 @@ def test_every_missing_edge_shows(folder: Path, schedule: str) -> None:
 
 def test_too_little_memory(folder: Path) -> None:
     check(folder, ["too_little_memory"], device=H100.with_memory(1 << 20))
+    check(folder, ["not_even_the_arrays_of_steps"], device=H100.with_memory(1 << 16))
 
 
 def test_another_gpu(folder: Path) -> None:
