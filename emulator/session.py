@@ -100,7 +100,8 @@ class Kernel:
         self._emulator = emulator
         self._handle = handle
         self.name = name
-        self.opt_in = True  # ask for more than 48 KiB of shared memory when a launch needs it
+        self.opt_in = True  # ask for the shared memory that a launch needs
+        self._asked = 0
 
     def __call__(
         self,
@@ -116,7 +117,8 @@ class Kernel:
 
         programmatic: as a programmatic dependent launch on the kernel before it in the stream."""
         emulator = self._emulator
-        if smem_bytes > 48 << 10 and self.opt_in:
+        if smem_bytes > self._asked and self.opt_in:
+            self._asked = smem_bytes
             emulator.call("cuFuncSetAttribute", self._handle, ctypes.c_int(8), ctypes.c_int(smem_bytes))
         holders = [_by_value(a) for a in args]
         params = (ctypes.c_void_p * max(1, len(holders)))(*[ctypes.addressof(h) for h in holders])

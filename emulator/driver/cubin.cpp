@@ -60,6 +60,10 @@ bool parse_cubin(const void* image, Cubin* out) {
         if (a == kRegCount && n >= 8)
           out->kernels[strings + symbols[read<uint32_t>(v)].st_name].registers = read<uint32_t>(v + 4);
       });
+    } else if (name.rfind(".nv.shared.", 0) == 0) {
+      // From sm_90 on the section begins with the 1 KiB that the system keeps, which is not of the kernel's share.
+      const auto size = uint32_t(sections[i].sh_size), kept = out->sm >= 90 ? std::min(size, 1024u) : 0;
+      if (name.rfind(".nv.shared.reserved.", 0)) out->kernels[name.substr(11)].static_smem = size - kept;
     } else if (name.rfind(".nv.info.", 0) == 0) {
       KernelFacts& facts = out->kernels[name.substr(9)];
       std::map<uint16_t, uint32_t> params;

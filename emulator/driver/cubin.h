@@ -1,4 +1,5 @@
-// cubin.h - what the driver reads from a cubin: its architecture and, per kernel, registers and parameters.
+// cubin.h - what the driver reads from a cubin: its architecture and, per kernel, registers, static shared
+// memory and parameters.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +10,7 @@
 namespace fake {
 
 struct KernelFacts {
-  uint32_t registers = 0, max_threads = 0;
+  uint32_t registers = 0, max_threads = 0, static_smem = 0;
   std::vector<uint32_t> param_bytes;  // in order
 };
 struct Cubin {

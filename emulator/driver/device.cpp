@@ -22,6 +22,8 @@ Stream* Driver::stream(CUstream handle) {
   return nullptr;
 }
 
+bool Driver::ready() const { return initialised && process == getpid(); }
+
 u32 Driver::current_device() const { return current_context ? current_context->device : 0; }
 
 // "name=H100;major=9;..." per device, devices separated by '|' (llmc.emulator.devices writes it).
@@ -69,7 +71,7 @@ static void initialise(Driver& d) {
     Stream& s = d.streams.emplace_back();
     s.timeline = u32(d.streams.size() - 1), s.device = i;
   }
-  d.initialised = true;
+  d.initialised = true, d.process = getpid();
 }
 
 struct ErrorText { CUresult code; const char* name; const char* words; };
@@ -82,6 +84,8 @@ static const ErrorText kErrors[] = {
     {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {CUDA_ERROR_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
@@ -110,47 +114,49 @@ LLMC_API CUresult cuInit(unsigned flags) {
   std::lock_guard guard(d.mutex);
   if (flags) return CUDA_ERROR_INVALID_VALUE;
   if (!d.initialised) initialise(d);
-  return CUDA_SUCCESS;
+  return d.ready() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;  // not in a child of the process that initialised
 }
 LLMC_API CUresult cuDriverGetVersion(int* version) { *version = 13000; return CUDA_SUCCESS; }
 LLMC_API CUresult cuDeviceGetCount(int* n) {
   Driver& d = Driver::instance();
-  if (!d.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!d.ready()) return CUDA_ERROR_NOT_INITIALIZED;
   *n = int(d.specs.size());
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuDeviceGet(CUdevice* out, int i) {
   Driver& d = Driver::instance();
-  if (!d.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!d.ready()) return CUDA_ERROR_NOT_INITIALIZED;
   if (i < 0 || size_t(i) >= d.specs.size()) return CUDA_ERROR_INVALID_DEVICE;
   *out = i;
   return CUDA_SUCCESS;
 }
 
+// null: no such device, or the driver is not initialised; `unknown` says which.
 static DeviceSpec* spec(CUdevice dev) {
   Driver& d = Driver::instance();
-  return dev >= 0 && size_t(dev) < d.specs.size() ? &d.specs[size_t(dev)] : nullptr;
+  return d.ready() && dev >= 0 && size_t(dev) < d.specs.size() ? &d.specs[size_t(dev)] : nullptr;
 }
+static CUresult unknown() { return Driver::instance().ready() ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NOT_INITIALIZED; }
 
 LLMC_API CUresult cuDeviceGetName(char* out, int n, CUdevice dev) {
-  if (!spec(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!spec(dev)) return unknown();
   std::snprintf(out, size_t(n), "%s (llmc emulator)", spec(dev)->name.c_str());
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuDeviceGetUuid(CUuuid* out, CUdevice dev) {
-  if (!spec(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!spec(dev)) return unknown();
   std::memset(out, 0, sizeof *out);
   std::snprintf(out->bytes, sizeof out->bytes, "llmc-emu-%d", dev);
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuDeviceTotalMem(size_t* out, CUdevice dev) {
-  if (!spec(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!spec(dev)) return unknown();
   *out = spec(dev)->memory_bytes;
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuDeviceGetAttribute(int* out, CUdevice_attribute a, CUdevice dev) {
   const DeviceSpec* s = spec(dev);
-  if (!s) return CUDA_ERROR_INVALID_DEVICE;
+  if (!s) return unknown();
   const bool hopper = s->major >= 9;
   switch (a) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *out = s->major; break;
@@ -182,21 +188,28 @@ LLMC_API CUresult cuDeviceGetAttribute(int* out, CUdevice_attribute a, CUdevice 
 }
 LLMC_API CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice dev) {
   Driver& d = Driver::instance();
-  if (!d.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-  if (!spec(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!d.ready()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!spec(dev)) return unknown();
   d.contexts[size_t(dev)]->retained++;
   *out = reinterpret_cast<CUcontext>(d.contexts[size_t(dev)].get());
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
-  if (!spec(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!spec(dev)) return unknown();
   Context& c = *Driver::instance().contexts[size_t(dev)];
   if (c.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--c.retained == 0) c.error = CUDA_SUCCESS;  // a destroyed context forgets its error
+  if (--c.retained) return CUDA_SUCCESS;
+  c.error = CUDA_SUCCESS;  // a destroyed context forgets its error, and its streams; what was not freed stays, to be seen
+  Driver& d = Driver::instance();
+  for (size_t t = 1 + d.specs.size(); t < d.streams.size(); t++)
+    if (d.streams[t].device == u32(dev)) d.streams[t].destroyed = true;
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuCtxSetCurrent(CUcontext c) {
-  current_context = reinterpret_cast<Context*>(c);
+  if (!Driver::instance().ready()) return CUDA_ERROR_NOT_INITIALIZED;
+  auto* context = reinterpret_cast<Context*>(c);
+  if (context && !context->retained) return CUDA_ERROR_INVALID_CONTEXT;
+  current_context = context;
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuCtxGetCurrent(CUcontext* out) {
@@ -218,7 +231,7 @@ LLMC_API CUresult cuCtxSynchronize() {
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuDeviceCanAccessPeer(int* out, CUdevice a, CUdevice b) {
-  if (!spec(a) || !spec(b)) return CUDA_ERROR_INVALID_DEVICE;
+  if (!spec(a) || !spec(b)) return unknown();
   *out = a != b;
   return CUDA_SUCCESS;
 }

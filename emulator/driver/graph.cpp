@@ -8,6 +8,10 @@
 
 namespace fake {
 
+bool Graph::owns(const Node* node) const {
+  return std::any_of(nodes.rbegin(), nodes.rend(), [&](auto& n) { return n.get() == node; });
+}
+
 std::shared_ptr<GraphExec> instantiate(const Graph& graph, std::string* why) {
   auto exec = std::make_shared<GraphExec>();
   const size_t n = graph.nodes.size();
@@ -83,14 +87,57 @@ static std::map<CUgraphExec, std::shared_ptr<GraphExec>>& execs() {
   return *map;
 }
 
-static Graph* graph_of(CUgraph g) { return reinterpret_cast<Graph*>(g); }
+// null: not a graph, or destroyed.
+static Graph* graph_of(CUgraph g) { return Driver::instance().object<Graph>(g); }
 
-static CUresult add(CUgraphNode* out, CUgraph graph, const CUgraphNode* deps, size_t count, Work work) {
+static CUresult invalid(const char* function, const std::string& why) {
+  return refuse(CUDA_ERROR_INVALID_VALUE, std::string(function) + ": " + why);
+}
+
+// Why `to` cannot come after `from`; empty: it can.
+static std::string bad_dependency(const Graph& graph, const Node* from, const Node& to) {
+  if (!graph.owns(from)) return "a dependency is not a node of this graph";
+  if (from == &to) return "a node cannot depend on itself";
+  const auto& known = to.dependencies;
+  return std::count(known.begin(), known.end(), from) ? "the dependency exists already" : "";
+}
+
+static CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* deps, size_t count, Work work) {
+  Graph* graph = graph_of(handle);
+  if (!graph) return invalid("adding a node", "no such graph");
   auto node = std::make_unique<Node>();
-  for (size_t i = 0; i < count; i++) node->dependencies.push_back(reinterpret_cast<Node*>(deps[i]));
+  for (size_t i = 0; i < count; i++) {
+    auto* from = reinterpret_cast<Node*>(deps[i]);
+    if (const std::string why = bad_dependency(*graph, from, *node); !why.empty()) return invalid("adding a node", why);
+    node->dependencies.push_back(from);
+  }
   node->work = std::move(work);
   *out = reinterpret_cast<CUgraphNode>(node.get());
-  graph_of(graph)->nodes.push_back(std::move(node));
+  graph->nodes.push_back(std::move(node));
+  return CUDA_SUCCESS;
+}
+
+// What cuda.h asks of an edge's data.
+static CUresult check_edge(const CUgraphEdgeData& e, const Node& from, const Node& to, bool hopper) {
+  auto bad = [](const char* why) { return invalid("cuGraphAddDependencies", why); };
+  for (unsigned char byte : e.reserved)
+    if (byte) return bad("reserved bytes of an edge must be zero");
+  if (e.to_port) return bad("an edge's to_port must be zero");
+  if (e.from_port > CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER) return bad("an edge's from_port is unknown");
+  if (e.from_port && from.work.kind != Work::Kind::kernel) return bad("only kernels have ports other than zero");
+  if (e.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT) {
+    if (e.from_port == CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC) return bad("the programmatic port wants a programmatic edge");
+  } else if (e.type != CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC) {
+    return bad("an edge's type is unknown");
+  } else {
+    if (from.work.kind != Work::Kind::kernel || to.work.kind != Work::Kind::kernel)
+      return bad("programmatic edges are for kernels");
+    if (!e.from_port) return bad("a programmatic edge wants the programmatic port or that of launch order");
+    if (!hopper) return refuse(CUDA_ERROR_NOT_SUPPORTED, "cuGraphAddDependencies: programmatic edges are for compute capability 9.0 and later");
+    if (to.programmatic) return refuse(CUDA_ERROR_NOT_SUPPORTED, "cuGraphAddDependencies: a second programmatic edge to one node is not emulated");
+  }
+  if (e.from_port == CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER)
+    return refuse(CUDA_ERROR_NOT_SUPPORTED, "cuGraphAddDependencies: the port of launch order is not emulated");
   return CUDA_SUCCESS;
 }
 
@@ -101,14 +148,19 @@ static CUresult kernel_work(Work* w, const CUDA_KERNEL_NODE_PARAMS* p) {
   return make_launch(&w->launch, p->func, grid, block, p->sharedMemBytes, p->kernelParams);
 }
 
-LLMC_API CUresult cuGraphCreate(CUgraph* out, unsigned) {
+LLMC_API CUresult cuGraphCreate(CUgraph* out, unsigned flags) {
   LLMC_ENTER
+  if (flags) return invalid("cuGraphCreate", "flags must be 0");
   *out = reinterpret_cast<CUgraph>(new Graph);
+  d.handles.insert(*out);
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuGraphDestroy(CUgraph g) {
   LLMC_ENTER
-  delete graph_of(g);
+  Graph* graph = graph_of(g);
+  if (!graph) return invalid("cuGraphDestroy", "no such graph");
+  d.handles.erase(g);
+  delete graph;
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph g, const CUgraphNode* deps, size_t n,
@@ -142,18 +194,25 @@ LLMC_API CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph g, const CUgrap
   w.dst += p->dstXInBytes, w.src += p->srcXInBytes;
   return add(out, g, deps, n, std::move(w));
 }
-LLMC_API CUresult cuGraphAddDependencies(CUgraph, const CUgraphNode* from, const CUgraphNode* to,
+LLMC_API CUresult cuGraphAddDependencies(CUgraph g, const CUgraphNode* from, const CUgraphNode* to,
                                          const CUgraphEdgeData* edges, size_t n) {
   LLMC_ENTER
+  const Graph* graph = graph_of(g);
+  if (!graph) return invalid("cuGraphAddDependencies", "no such graph");
   for (size_t i = 0; i < n; i++) {
-    auto* node = reinterpret_cast<Node*>(to[i]);
-    node->dependencies.push_back(reinterpret_cast<Node*>(from[i]));
+    auto *node = reinterpret_cast<Node*>(to[i]), *before = reinterpret_cast<Node*>(from[i]);
+    if (!graph->owns(node)) return invalid("cuGraphAddDependencies", "a dependent is not a node of this graph");
+    if (const std::string why = bad_dependency(*graph, before, *node); !why.empty()) return invalid("cuGraphAddDependencies", why);
+    if (edges)
+      if (CUresult r = check_edge(edges[i], *before, *node, d.specs[d.current_device()].major >= 9)) return r;
+    node->dependencies.push_back(before);
     if (edges && edges[i].type == CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC) node->programmatic = node->dependencies.back();
   }
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuGraphGetNodes(CUgraph g, CUgraphNode* out, size_t* n) {
   LLMC_ENTER
+  if (!graph_of(g)) return invalid("cuGraphGetNodes", "no such graph");
   auto& nodes = graph_of(g)->nodes;
   if (out) for (size_t i = 0; i < *n && i < nodes.size(); i++) out[i] = reinterpret_cast<CUgraphNode>(nodes[i].get());
   *n = nodes.size();
@@ -163,11 +222,14 @@ LLMC_API CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL
   LLMC_ENTER
   return kernel_work(&reinterpret_cast<Node*>(node)->work, p);
 }
-LLMC_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph g, unsigned long long) {
+LLMC_API CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph g, unsigned long long flags) {
   LLMC_ENTER
+  if (!graph_of(g)) return invalid("cuGraphInstantiate", "no such graph");
+  if (flags > 15) return invalid("cuGraphInstantiate", "unknown flags");
+  if (flags) return refuse(CUDA_ERROR_NOT_SUPPORTED, "cuGraphInstantiate: flags are not emulated");
   std::string why;
   auto exec = instantiate(*graph_of(g), &why);
-  if (!exec) return refuse(CUDA_ERROR_INVALID_VALUE, "cuGraphInstantiate: " + why);
+  if (!exec) return invalid("cuGraphInstantiate", why);
   *out = reinterpret_cast<CUgraphExec>(exec.get());
   execs()[*out] = std::move(exec);
   return CUDA_SUCCESS;
@@ -185,7 +247,7 @@ LLMC_API CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode node
 LLMC_API CUresult cuGraphExecUpdate(CUgraphExec e, CUgraph g, CUgraphExecUpdateResultInfo* info) {
   LLMC_ENTER
   auto it = execs().find(e);
-  if (it == execs().end()) return CUDA_ERROR_INVALID_HANDLE;
+  if (it == execs().end() || !graph_of(g)) return CUDA_ERROR_INVALID_HANDLE;
   std::string why;
   auto fresh = instantiate(*graph_of(g), &why);
   if (!fresh || fresh->dependencies != it->second->dependencies) {  // an update may not change the topology
@@ -202,9 +264,9 @@ LLMC_API CUresult cuGraphExecDestroy(CUgraphExec e) {
   LLMC_ENTER
   return execs().erase(e) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
-LLMC_API CUresult cuGraphUpload(CUgraphExec, CUstream) {
+LLMC_API CUresult cuGraphUpload(CUgraphExec e, CUstream handle) {
   LLMC_ENTER
-  return CUDA_SUCCESS;
+  return d.stream(handle) && execs().count(e) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 LLMC_API CUresult cuGraphLaunch(CUgraphExec e, CUstream handle) {
   LLMC_ENTER
@@ -212,5 +274,7 @@ LLMC_API CUresult cuGraphLaunch(CUgraphExec e, CUstream handle) {
   auto it = execs().find(e);
   if (!s || it == execs().end()) return CUDA_ERROR_INVALID_HANDLE;
   if (s->capture) return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuGraphLaunch into a capturing stream (child graphs are not emulated)");
+  for (const Work& w : it->second->work)
+    if (CUresult r = w.kind == Work::Kind::kernel ? check_loaded(*w.launch.function) : CUDA_SUCCESS) return r;
   return submit_graph(*s, it->second);
 }

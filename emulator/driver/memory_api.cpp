@@ -83,9 +83,9 @@ LLMC_API CUresult cuMemFree(CUdeviceptr p) {
   if (d.prefer_checked) emu::race_forget(a->base, a->bytes);
   return CUDA_SUCCESS;
 }
-LLMC_API CUresult cuMemHostAlloc(void** out, size_t n, unsigned) {
+LLMC_API CUresult cuMemHostAlloc(void** out, size_t n, unsigned flags) {
   LLMC_ENTER
-  if (!n) return CUDA_ERROR_INVALID_VALUE;
+  if (!n || flags > 7) return CUDA_ERROR_INVALID_VALUE;
   *out = Memory::instance().allocate(n, 0, true);
   return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -6,6 +6,10 @@
 
 namespace fake {
 
+CUresult check_loaded(const Function& f) {
+  return f.module->unloaded ? refuse(CUDA_ERROR_INVALID_HANDLE, f.name + ": its module is unloaded") : CUDA_SUCCESS;
+}
+
 // A limit that is exceeded is the call's own error, as CUDA returns it at launch.
 CUresult check_launch(const Launch& l) {
   Driver& d = Driver::instance();
@@ -36,13 +40,19 @@ CUresult check_launch(const Launch& l) {
 }
 
 CUresult make_launch(Launch* l, CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned smem, void** params) {
-  l->function = reinterpret_cast<Function*>(f);
+  l->function = Driver::instance().object<Function>(f);
+  if (!l->function) return refuse(CUDA_ERROR_INVALID_HANDLE, "launch: no such function");
+  if (CUresult r = check_loaded(*l->function)) return r;
   l->grid = {grid[0], grid[1], grid[2]};
   l->block = {block[0], block[1], block[2]};
   l->smem_bytes = smem;
   const emu::KernelEntry& entry = *l->function->entry;
   l->params.clear();
-  for (u32 i = 0; i < entry.num_params; i++) l->params.emplace_back(params[i], entry.param_bytes[i]);
+  for (u32 i = 0; i < entry.num_params; i++) {
+    if (!params || !params[i])
+      return refuse(CUDA_ERROR_INVALID_VALUE, l->function->name + emu::text(": no value for parameter %u of %u", i, entry.num_params));
+    l->params.emplace_back(params[i], entry.param_bytes[i]);
+  }
   return check_launch(*l);
 }
 
@@ -50,7 +60,7 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
                        void** params, void** extra, bool programmatic) {
   LLMC_ENTER
   Stream* s = d.stream(handle);
-  if (!s || !f) return CUDA_ERROR_INVALID_HANDLE;
+  if (!s) return CUDA_ERROR_INVALID_HANDLE;
   if (extra) return refuse(CUDA_ERROR_NOT_SUPPORTED, "cuLaunchKernel: the `extra` parameter buffer is not emulated");
   Work w;
   w.kind = Work::Kind::kernel;
@@ -85,15 +95,21 @@ LLMC_API CUresult cuModuleLoadData(CUmodule* out, const void* image) {
                                                           sm, m->cubin.specific ? "a" : "", s.major, s.minor));
   const std::string path = d.twin_dir + emu::text("/%016lx%s.so", m->cubin.hash, d.prefer_checked ? ".checked" : "");
   if (CUresult r = open_twin(m.get(), path)) return r;
+  d.handles.insert(m.get());
   *out = reinterpret_cast<CUmodule>(m.release());
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) {
   return cuModuleLoadData(out, image);
 }
-LLMC_API CUresult cuModuleUnload(CUmodule m) {
+// Queued work that names its functions is a mistake, and fails when it runs.
+LLMC_API CUresult cuModuleUnload(CUmodule handle) {
   LLMC_ENTER
-  return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;  // kept: queued work may still name its functions
+  auto* m = d.object<Module>(handle);
+  if (!m) return refuse(CUDA_ERROR_INVALID_HANDLE, "cuModuleUnload: no such module, or unloaded before");
+  m->unloaded = true;
+  d.handles.erase(m);
+  return CUDA_SUCCESS;
 }
 // Loads a twin without a cubin (tests of kernels): registers and parameter sizes are then unchecked.
 LLMC_API CUresult llmcEmuLoadTwin(CUmodule* out, const char* path) {
@@ -101,12 +117,14 @@ LLMC_API CUresult llmcEmuLoadTwin(CUmodule* out, const char* path) {
   auto m = std::make_unique<Module>();
   m->device = d.current_device();
   if (CUresult r = open_twin(m.get(), path)) return r;
+  d.handles.insert(m.get());
   *out = reinterpret_cast<CUmodule>(m.release());
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   LLMC_ENTER
-  auto* m = reinterpret_cast<Module*>(handle);
+  auto* m = d.object<Module>(handle);
+  if (!m) return refuse(CUDA_ERROR_INVALID_HANDLE, "cuModuleGetFunction: no such module");
   auto& f = m->functions[name];
   if (!f) {
     const emu::KernelEntry* entry = m->twin->kernel(name);
@@ -118,25 +136,27 @@ LLMC_API CUresult cuModuleGetFunction(CUfunction* out, CUmodule handle, const ch
     }
     f = std::make_unique<Function>();
     f->name = name, f->module = m, f->entry = entry;
-    f->max_dynamic_smem = d.specs[m->device].smem_block;
     if (has_cubin) {
       f->facts = facts->second;
       const std::vector<uint32_t> twin(entry->param_bytes, entry->param_bytes + entry->num_params);
       if (twin != f->facts.param_bytes)
         return refuse(CUDA_ERROR_INVALID_IMAGE, f->name + ": parameter sizes of cubin (KPARAM_INFO) and twin differ");
     }
+    f->max_dynamic_smem = std::max(0, d.specs[m->device].smem_block - int(f->facts.static_smem));
+    d.handles.insert(f.get());
   }
   *out = reinterpret_cast<CUfunction>(f.get());
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuFuncGetAttribute(int* out, CUfunction_attribute a, CUfunction handle) {
   LLMC_ENTER
+  if (!d.object<Function>(handle)) return CUDA_ERROR_INVALID_HANDLE;
   const auto& f = *reinterpret_cast<Function*>(handle);
   switch (a) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *out = f.facts.max_threads ? int(f.facts.max_threads) : 1024; break;
     case CU_FUNC_ATTRIBUTE_NUM_REGS: *out = int(f.facts.registers); break;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *out = f.max_dynamic_smem; break;
-    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *out = int(f.facts.static_smem); break;
     case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *out = 0; break;
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *out = int(f.module->cubin.sm); break;
     default: return refuse(CUDA_ERROR_NOT_SUPPORTED, emu::text("cuFuncGetAttribute(%d) is not emulated", int(a)));
@@ -145,8 +165,9 @@ LLMC_API CUresult cuFuncGetAttribute(int* out, CUfunction_attribute a, CUfunctio
 }
 LLMC_API CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute a, int value) {
   LLMC_ENTER
+  if (!d.object<Function>(handle)) return CUDA_ERROR_INVALID_HANDLE;
   auto& f = *reinterpret_cast<Function*>(handle);
-  const int limit = d.specs[f.module->device].smem_optin;
+  const int limit = d.specs[f.module->device].smem_optin - int(f.facts.static_smem);
   if (a == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) return CUDA_SUCCESS;
   if (a != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
     return refuse(CUDA_ERROR_NOT_SUPPORTED, emu::text("cuFuncSetAttribute(%d) is not emulated", int(a)));

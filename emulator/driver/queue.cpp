@@ -63,6 +63,8 @@ CUresult run_work(const Work& w, emu::Op& op) {
     case Work::Kind::host: w.callback(); return CUDA_SUCCESS;
     case Work::Kind::kernel: {
       const Launch& l = w.launch;
+      if (l.function->module->unloaded)
+        return fail_with(op.device, CUDA_ERROR_LAUNCH_FAILED, op.name + ": its module was unloaded before it ran");
       std::vector<void*> params;
       for (auto& p : l.params) params.push_back(const_cast<Line*>(p.lines.data()));
       emu::LaunchInfo info;

@@ -5,6 +5,7 @@
 // soon as everything its clock knows has run. The same clocks feed the race detector.
 #pragma once
 #include <cuda.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <deque>
@@ -50,6 +51,7 @@ struct Module {
   emu::Twin* twin = nullptr;
   Cubin cubin;
   u32 device = 0;
+  bool unloaded = false;  // kept, so that a launch of its functions can be told from one of anything else
   std::map<std::string, std::unique_ptr<Function>> functions;
 };
 
@@ -84,7 +86,10 @@ struct Node {
   std::vector<Node*> dependencies;
   Node* programmatic = nullptr;  // the dependency that is only programmatic (PDL)
 };
-struct Graph { std::vector<std::unique_ptr<Node>> nodes; };
+struct Graph {
+  std::vector<std::unique_ptr<Node>> nodes;
+  bool owns(const Node* node) const;  // the newest are looked at first
+};
 struct GraphExec {
   std::vector<Work> work;
   std::vector<std::vector<size_t>> dependencies;
@@ -113,7 +118,7 @@ struct Event {
   u32 timeline = 0;
   u64 position = 0;
   Positions knows;
-  bool recorded = false;
+  bool recorded = false, timing = true;
   std::shared_ptr<Capture> capture;
   std::vector<Node*> tail;
 };
@@ -123,6 +128,8 @@ struct Context { u32 device; CUresult error = CUDA_SUCCESS; int retained = 0; };
 struct Driver {
   std::recursive_mutex mutex;
   bool initialised = false;
+  pid_t process = 0;                           // that called cuInit: its children may not use the driver
+  std::set<const void*> handles;               // live modules, functions, events and graphs
   std::vector<DeviceSpec> specs;
   std::vector<std::unique_ptr<Context>> contexts;
   std::deque<Stream> streams;                  // [0] unused host timeline, then the default streams, then created ones
@@ -138,6 +145,11 @@ struct Driver {
 
   static Driver& instance();
   u64 random() { rng ^= rng << 13; rng ^= rng >> 7; return rng ^= rng << 17; }
+  bool ready() const;                          // initialised, in this process
+  template <class T, class H>
+  T* object(H handle) {                        // behind a handle; null: not a live one
+    return handles.count(handle) ? reinterpret_cast<T*>(handle) : nullptr;
+  }
   Stream* stream(CUstream handle);             // null: invalid
   Stream& default_stream(u32 device) { return streams[1 + device]; }
   u32 current_device() const;
@@ -145,12 +157,13 @@ struct Driver {
 
 extern thread_local Context* current_context;
 
-// Every entry point: lock, initialised, no earlier sticky error.
+// Every entry point: lock, initialised, in a context that lives, no earlier sticky error.
 #define LLMC_ENTER                                                               \
   fake::Driver& d = fake::Driver::instance();                                    \
   std::lock_guard<std::recursive_mutex> guard(d.mutex);                          \
-  if (!d.initialised) return CUDA_ERROR_NOT_INITIALIZED;                         \
+  if (!d.ready()) return CUDA_ERROR_NOT_INITIALIZED;                             \
   if (!fake::current_context) return CUDA_ERROR_INVALID_CONTEXT;                 \
+  if (!fake::current_context->retained) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  \
   if (fake::current_context->error) return fake::current_context->error;
 
 // queue.cpp
@@ -163,6 +176,7 @@ void progress(Stream& s);                              // what an eager or rando
 CUresult fail_with(u32 device, CUresult error, const std::string& report);
 CUresult refuse(CUresult error, const std::string& report);  // a call's own error: not sticky, but explained
 CUresult check_launch(const Launch& l);
+CUresult check_loaded(const Function& f);              // its module has not been unloaded
 const emu::Schedule& schedule();
 
 // graph.cpp

@@ -13,6 +13,7 @@ static void join_tail(std::vector<Node*>& into, const std::vector<Node*>& from) 
 
 LLMC_API CUresult cuStreamCreate(CUstream* out, unsigned flags) {
   LLMC_ENTER
+  if (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) return refuse(CUDA_ERROR_INVALID_VALUE, "cuStreamCreate: unknown flags");
   Stream& s = d.streams.emplace_back();
   s.timeline = u32(d.streams.size() - 1), s.device = d.current_device();
   s.blocking = !(flags & CU_STREAM_NON_BLOCKING);
@@ -48,7 +49,7 @@ LLMC_API CUresult cuStreamQuery(CUstream handle) {
 LLMC_API CUresult cuStreamWaitEvent(CUstream handle, CUevent e, unsigned) {
   LLMC_ENTER
   Stream* s = d.stream(handle);
-  auto* event = reinterpret_cast<Event*>(e);
+  auto* event = d.object<Event>(e);
   if (!s || !event) return CUDA_ERROR_INVALID_HANDLE;
   if (event->capture) {  // joins the capture that recorded the event
     if (s->capture && s->capture != event->capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
@@ -104,6 +105,7 @@ LLMC_API CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
     return refuse(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "cuStreamEndCapture: work on another stream was not joined back by an event");
   }
   *out = reinterpret_cast<CUgraph>(capture->graph);
+  d.handles.insert(*out);
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* out) {
@@ -114,20 +116,26 @@ LLMC_API CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* ou
   return CUDA_SUCCESS;
 }
 
-LLMC_API CUresult cuEventCreate(CUevent* out, unsigned) {
+LLMC_API CUresult cuEventCreate(CUevent* out, unsigned flags) {
   LLMC_ENTER
-  *out = reinterpret_cast<CUevent>(new Event);
+  if (flags & ~unsigned(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING))
+    return refuse(CUDA_ERROR_INVALID_VALUE, "cuEventCreate: unknown flags, or between processes, which is not emulated");
+  auto* event = new Event;
+  event->timing = !(flags & CU_EVENT_DISABLE_TIMING);
+  d.handles.insert(event);
+  *out = reinterpret_cast<CUevent>(event);
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuEventDestroy(CUevent e) {
   LLMC_ENTER
+  if (!d.handles.erase(e)) return refuse(CUDA_ERROR_INVALID_HANDLE, "cuEventDestroy: no such event, or destroyed before");
   delete reinterpret_cast<Event*>(e);
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuEventRecord(CUevent e, CUstream handle) {
   LLMC_ENTER
   Stream* s = d.stream(handle);
-  auto* event = reinterpret_cast<Event*>(e);
+  auto* event = d.object<Event>(e);
   if (!s || !event) return CUDA_ERROR_INVALID_HANDLE;
   event->capture = s->capture;
   if (s->capture) { event->tail = s->tail; return CUDA_SUCCESS; }
@@ -139,7 +147,7 @@ LLMC_API CUresult cuEventRecord(CUevent e, CUstream handle) {
 }
 LLMC_API CUresult cuEventSynchronize(CUevent e) {
   LLMC_ENTER
-  auto* event = reinterpret_cast<Event*>(e);
+  auto* event = d.object<Event>(e);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (event->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (!event->recorded) return CUDA_SUCCESS;
@@ -150,7 +158,7 @@ LLMC_API CUresult cuEventSynchronize(CUevent e) {
 }
 LLMC_API CUresult cuEventQuery(CUevent e) {
   LLMC_ENTER
-  auto* event = reinterpret_cast<Event*>(e);
+  auto* event = d.object<Event>(e);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (!event->recorded) return CUDA_SUCCESS;
   Stream& s = d.streams[event->timeline];
@@ -162,8 +170,9 @@ LLMC_API CUresult cuEventQuery(CUevent e) {
 }
 LLMC_API CUresult cuEventElapsedTime(float* out, CUevent a, CUevent b) {
   LLMC_ENTER
-  const auto *from = reinterpret_cast<Event*>(a), *to = reinterpret_cast<Event*>(b);
-  if (!from->recorded || !to->recorded) return CUDA_ERROR_INVALID_HANDLE;
+  const auto *from = d.object<Event>(a), *to = d.object<Event>(b);
+  if (!from || !to || !from->recorded || !to->recorded) return CUDA_ERROR_INVALID_HANDLE;
+  if (!from->timing || !to->timing) return refuse(CUDA_ERROR_INVALID_HANDLE, "cuEventElapsedTime: an event without timing");
   const Stream &s = d.streams[from->timeline], &t = d.streams[to->timeline];
   if (s.completed < from->position || t.completed < to->position) return CUDA_ERROR_NOT_READY;
   auto at = [](const Stream& x, u64 position) { auto it = x.finished_at.find(position); return it == x.finished_at.end() ? 0.0 : it->second; };

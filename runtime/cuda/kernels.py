@@ -9,8 +9,6 @@ from llmc.runtime.cuda.driver import CudaError, call, driver
 from llmc.runtime.cuda.plan import Plan
 from llmc.runtime.errors import DeviceRefused
 
-DEFAULT_SHARED_BYTES = 48 << 10  # dynamic shared memory that a kernel may use without asking (CUDA Programming Guide)
-
 
 class Kernels:
     """The loaded functions of some plans, by symbol. Raises EngineError subclasses."""
@@ -50,7 +48,9 @@ class Kernels:
             self._modules.append(module)
             for symbol in symbols:
                 function = call(self._cu.cuModuleGetFunction, module, symbol.encode())
-                if shared.get(symbol, 0) > DEFAULT_SHARED_BYTES:
+                if shared.get(
+                    symbol
+                ):  # what a kernel has without asking, 48 KiB less its static part, is nobody's concern
                     call(self._cu.cuFuncSetAttribute, function, attribute, shared[symbol])
                 self._functions[symbol] = function
         except CudaError as error:

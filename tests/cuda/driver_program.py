@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -248,6 +249,133 @@ def graphs_by_node_are_updated_and_relaunched() -> None:
     raises(R.CUDA_ERROR_INVALID_VALUE, lambda: ok(cu.cuGraphInstantiate(cycle, 0)))
 
 
+def _edge(type_: int, from_port: int, to_port: int = 0) -> Any:
+    edge = cu.CUgraphEdgeData()
+    edge.type, edge.from_port, edge.to_port = type_, from_port, to_port
+    return edge
+
+
+def edges_have_rules() -> None:
+    """cuGraphAddDependencies: nodes of this graph, once each, and what an edge's data may say."""
+    graph, other = (ok(cu.cuGraphCreate(0)) for _ in range(2))
+
+    def node(of: Any) -> Any:
+        d = Ptr(upload(ONES))
+        return add_node(of, [], kernel("add"), (1,), 64, 0, (d, d, 1.0))
+
+    a, b, c, foreign = node(graph), node(graph), node(graph), node(other)
+    empty = ok(cu.cuGraphAddEmptyNode(graph, [], 0))
+
+    def link(before: Any, after: Any, *edges: Any) -> None:
+        ok(cu.cuGraphAddDependencies(graph, [before], [after], list(edges) or None, 1))
+
+    early = _edge(1, 1)
+    for before, after, *edges in (
+        (a, a),
+        (a, foreign),
+        (foreign, b),
+        (a, empty, early),
+        (empty, a, early),
+        (a, b, _edge(1, 0)),
+        (a, b, _edge(0, 1)),
+        (a, b, _edge(1, 1, 1)),
+        (a, b, _edge(1, 3)),
+        (a, b, _edge(2, 1)),
+    ):
+        raises(R.CUDA_ERROR_INVALID_VALUE, link, before, after, *edges)
+    link(a, b, early)
+    raises(R.CUDA_ERROR_INVALID_VALUE, link, a, b)
+    link(c, b)
+    for twice in ([a, a], [foreign]):
+        raises(R.CUDA_ERROR_INVALID_VALUE, lambda t=twice: ok(cu.cuGraphAddEmptyNode(graph, t, len(t))))
+    executable = ok(cu.cuGraphInstantiate(graph, 0))
+    ok(cu.cuGraphUpload(executable, 0))
+    ok(cu.cuGraphDestroy(graph))
+    for gone in (cu.cuGraphDestroy, lambda g: cu.cuGraphInstantiate(g, 0), lambda g: cu.cuGraphAddEmptyNode(g, [], 0)):
+        raises(R.CUDA_ERROR_INVALID_VALUE, lambda f=gone: ok(f(graph)))
+    ok(cu.cuGraphLaunch(executable, 0))  # lives without its graph
+    ok(cu.cuStreamSynchronize(0))
+    ok(cu.cuGraphExecDestroy(executable))
+    for gone in (cu.cuGraphUpload, cu.cuGraphLaunch):
+        raises(R.CUDA_ERROR_INVALID_HANDLE, lambda f=gone: ok(f(executable, 0)))
+
+
+def flags_and_handles_are_checked() -> None:
+    for refused in (
+        lambda: cu.cuStreamCreate(2),
+        lambda: cu.cuEventCreate(8),
+        lambda: cu.cuMemHostAlloc(256, 8),
+        lambda: cu.cuGraphCreate(1),
+    ):
+        raises(R.CUDA_ERROR_INVALID_VALUE, lambda f=refused: ok(f()))
+    untimed, timed = (ok(cu.cuEventCreate(flags)) for flags in (2, 0))
+    for event in (untimed, timed):
+        ok(cu.cuEventRecord(event, 0))
+        ok(cu.cuEventSynchronize(event))
+    raises(R.CUDA_ERROR_INVALID_HANDLE, lambda: ok(cu.cuEventElapsedTime(untimed, timed)))
+    ok(cu.cuEventDestroy(timed))
+    for gone in (cu.cuEventDestroy, cu.cuEventSynchronize, lambda e: cu.cuEventRecord(e, 0)):
+        raises(R.CUDA_ERROR_INVALID_HANDLE, lambda f=gone: ok(f(timed)))
+    p = Ptr(upload(ONES))
+    raises(R.CUDA_ERROR_INVALID_HANDLE, launch, cu.CUfunction(), (1,), 64, 0, (p, p, 1.0))
+    raises(R.CUDA_ERROR_INVALID_VALUE, launch, kernel("add"), (1,), 64, 0, ())
+
+
+def unloaded_modules_run_nothing() -> None:
+    d = Ptr(upload(ONES))
+    module = ok(cu.cuModuleLoadData((FOLDER / "driver_program.cubin").read_bytes()))
+    function = ok(cu.cuModuleGetFunction(module, b"add"))
+    graph = ok(cu.cuGraphCreate(0))
+    add_node(graph, [], function, (1,), 64, 0, (d, d, 1.0))
+    executable = ok(cu.cuGraphInstantiate(graph, 0))
+    s = stream()
+    launch(function, (1,), 64, 0, (d, d, 1.0), s)
+    ok(cu.cuModuleUnload(module))
+    for gone in (cu.cuModuleUnload, lambda m: cu.cuModuleGetFunction(m, b"add")):
+        raises(R.CUDA_ERROR_INVALID_HANDLE, lambda f=gone: ok(f(module)))
+    raises(R.CUDA_ERROR_INVALID_HANDLE, launch, function, (1,), 64, 0, (d, d, 1.0), s)
+    raises(R.CUDA_ERROR_INVALID_HANDLE, lambda: ok(cu.cuGraphLaunch(executable, s)))
+    assert "unloaded before" in raises(R.CUDA_ERROR_LAUNCH_FAILED, lambda: ok(cu.cuStreamSynchronize(s)))
+    forget_error()
+
+
+def static_shared_memory_counts() -> None:
+    """48,000 bytes of it leave 1,152 without asking."""
+    function, p = load(FOLDER, "static_shared", "kept"), Ptr(upload(ONES))
+    attribute = cu.CUfunction_attribute
+    assert ok(cu.cuFuncGetAttribute(attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)) == 48000
+    launch(function, (1,), 64, 1152, (p,))
+    raises(R.CUDA_ERROR_INVALID_VALUE, launch, function, (1,), 64, 1153, (p,))
+    optin = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    raises(R.CUDA_ERROR_INVALID_VALUE, lambda: ok(cu.cuFuncSetAttribute(function, optin, (227 << 10) - 47999)))
+    ok(cu.cuFuncSetAttribute(function, optin, (227 << 10) - 48000))
+    ok(cu.cuStreamSynchronize(0))
+
+
+def a_released_context_is_gone() -> None:
+    here, dev = ok(cu.cuCtxGetCurrent()), ok(cu.cuDeviceGet(1))
+    there = ok(cu.cuDevicePrimaryCtxRetain(dev))
+    ok(cu.cuCtxSetCurrent(there))
+    s = stream()
+    ok(cu.cuDevicePrimaryCtxRelease(dev))
+    raises(R.CUDA_ERROR_CONTEXT_IS_DESTROYED, alloc, 16)
+    raises(R.CUDA_ERROR_INVALID_CONTEXT, lambda: ok(cu.cuDevicePrimaryCtxRelease(dev)))
+    ok(cu.cuCtxSetCurrent(ok(cu.cuDevicePrimaryCtxRetain(dev))))
+    raises(R.CUDA_ERROR_INVALID_HANDLE, lambda: ok(cu.cuStreamSynchronize(s)))
+    ok(cu.cuDevicePrimaryCtxRelease(dev))
+    raises(R.CUDA_ERROR_INVALID_CONTEXT, lambda: ok(cu.cuCtxSetCurrent(there)))
+    ok(cu.cuCtxSetCurrent(here))
+
+
+def a_forked_child_has_no_driver() -> None:
+    child = os.fork()
+    if not child:
+        codes = (cu.cuInit(0)[0], cu.cuDeviceGet(0)[0], cu.cuMemGetInfo()[0], cu.cuCtxSetCurrent(0)[0])
+        os._exit(0 if set(codes) == {R.CUDA_ERROR_NOT_INITIALIZED} else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    ok(cu.cuMemGetInfo())
+
+
 def _launch_ex(attribute: Any, d: int) -> None:
     config = cu.CUlaunchConfig()
     config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
@@ -340,6 +468,12 @@ CHECKS = [
     errors_are_sticky_and_name_the_line,
     capture_follows_events,
     graphs_by_node_are_updated_and_relaunched,
+    edges_have_rules,
+    flags_and_handles_are_checked,
+    unloaded_modules_run_nothing,
+    static_shared_memory_counts,
+    a_released_context_is_gone,
+    a_forked_child_has_no_driver,
     launch_attributes,
     tensor_maps_have_limits,
     tensor_maps_are_aligned,

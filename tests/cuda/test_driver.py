@@ -29,11 +29,31 @@ CHECKS = re.findall(
 SOURCE = re.search(r'^SOURCE = """(.*?)"""', (HERE / "driver_program.py").read_text(), re.S | re.M)[1]  # type: ignore[index]
 
 
+WITH_STATIC_SHARED = """#include "device.cuh"
+LLMC_KERNEL(64, 1) kept(float* to) {
+  __shared__ float kept[12000];
+  kept[threadIdx.x] = to[threadIdx.x];
+  __syncthreads();
+  to[threadIdx.x] = kept[63 - threadIdx.x];
+}
+LLMC_EXPORT(kept)
+"""
+WITHOUT = """#include "device.cuh"
+LLMC_KERNEL(64, 1) kept(float* to) { to[threadIdx.x] = 0.0f; }
+LLMC_EXPORT(kept)
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("driver")
     subprocesses.build_source(SOURCE, "driver_program", path, "sm_90a", False)
     subprocesses.build_source(SOURCE, "driver_program", path, "sm_90a", True)
+    shared = compile_cubin(WITH_STATIC_SHARED, "sm_90a").cubin
+    (path / "static_shared.cubin").write_bytes(shared)
+    for checked in (False, True):  # twins know no static shared memory; the driver reads it off the cubin
+        twin = build_twin(WITHOUT, [TEMPLATES], checked=checked)
+        pairs.install(shared, twin, path / "twins", checked=checked)
     (path / "for_sm_80.cubin").write_bytes(compile_cubin(SOURCE, "sm_80").cubin)
     return path
 
