@@ -48,9 +48,7 @@ class Kernels:
             self._modules.append(module)
             for symbol in symbols:
                 function = call(self._cu.cuModuleGetFunction, module, symbol.encode())
-                if shared.get(
-                    symbol
-                ):  # what a kernel has without asking, 48 KiB less its static part, is nobody's concern
+                if shared.get(symbol):  # small sizes too: how much is free without asking depends on the kernel
                     call(self._cu.cuFuncSetAttribute, function, attribute, shared[symbol])
                 self._functions[symbol] = function
         except CudaError as error:
