@@ -55,21 +55,23 @@ def hollow_path(prepared: Path, target: str, model: str) -> Path:
 
 
 def check_models(models: Sequence[str], prepared: Path) -> None:
-    """Raises ValueError for a model that has no config and is not prepared."""
+    """Raises ValueError for a model that is no name, or has no config and is not prepared."""
     for model in models:
+        if Path(model).name != model:
+            raise ValueError(f"--models {model}: expected the name of a folder, not a path")
         if not (CONFIGS / model / "config.json").is_file() and not any(prepared.glob(f"engines/*/{model}/{MANIFEST}")):
             known = ", ".join(sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir()))
             raise ValueError(f"--models {model}: neither prepared in {prepared} nor in {CONFIGS}: {known}")
 
 
-def check_folder(out: Path) -> None:
+def check_folder(out: Path, option: str) -> None:
     """Raises ValueError where no file can be written, before anything takes time."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
     except OSError as error:
-        raise ValueError(f"--out {out}: cannot be written: {error.strerror}") from error
+        raise ValueError(f"{option} {out}: cannot be written: {error.strerror}") from error
 
 
 def code_digest(root: Path = HERE.parents[1]) -> str:
@@ -208,7 +210,7 @@ def main() -> int:
     models = tuple(filter(None, args.models.split(",")))
     try:
         check_models(models, args.out)
-        check_folder(args.out)
+        check_folder(args.out, "--out")
     except ValueError as error:
         parser.error(str(error))
     start = time.monotonic()
