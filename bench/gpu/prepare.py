@@ -200,6 +200,21 @@ def prepare_cubins(prepared: Path, arch: str, tiny: bool) -> int:
     return len(wanted)
 
 
+def _prepare(args: argparse.Namespace, models: Sequence[str]) -> None:
+    start = time.monotonic()
+    count = prepare_cubins(args.out, GPUS[args.target].arch, args.tiny)
+    print(f"{count} cubins of checks and timings, {time.monotonic() - start:.0f} s", flush=True)
+    for model in models:
+        start = time.monotonic()
+        folder = prepare_engine(model, args.out, args.target, args.tiny)
+        weights = json.loads((folder / MANIFEST).read_text())["targets"][0]["memory"]["weights_bytes"]
+        size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+        print(
+            f"{model}: {size / 1e6:.1f} MB without {weights / 1e9:.2f} GB of weights, {time.monotonic() - start:.0f} s",
+            flush=True,
+        )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PREPARED)
@@ -213,18 +228,10 @@ def main() -> int:
         check_folder(args.out, "--out")
     except ValueError as error:
         parser.error(str(error))
-    start = time.monotonic()
-    count = prepare_cubins(args.out, GPUS[args.target].arch, args.tiny)
-    print(f"{count} cubins of checks and timings, {time.monotonic() - start:.0f} s", flush=True)
-    for model in models:
-        start = time.monotonic()
-        folder = prepare_engine(model, args.out, args.target, args.tiny)
-        weights = json.loads((folder / MANIFEST).read_text())["targets"][0]["memory"]["weights_bytes"]
-        size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
-        print(
-            f"{model}: {size / 1e6:.1f} MB without {weights / 1e9:.2f} GB of weights, {time.monotonic() - start:.0f} s",
-            flush=True,
-        )
+    try:
+        _prepare(args, models)
+    except ModuleNotFoundError as error:
+        parser.error(f"{error.name} is not installed: pip install 'llmc[build,cuda]'")
     return 0
 
 

@@ -181,13 +181,19 @@ def _model(
 
     found, engine = session.report, asked.scratch / name
     filled = found.parts["engines"].items.get(name, {"error": "not filled in time"}) if "engines" in found.parts else {}
+
+    def leave_out(why: str) -> None:
+        found.notes[f"model {name}"] = why
+        print(f"model {name}: LEFT OUT, {why}", flush=True)
+
     if filled.get("error", "engines were not filled") or not engine.is_dir():
-        found.notes[f"model {name}"] = f"no engine: {filled.get('error', 'engines were not filled')}"
-        print(f"model {name}: LEFT OUT, {found.notes[f'model {name}']}", flush=True)
-        return
+        return leave_out(f"no engine: {filled.get('error', 'engines were not filled')}")
+    try:
+        env = twins(engine)
+    except RuntimeError as error:  # BuildError of an emulated card: no twin for a damaged kernel
+        return leave_out(str(error))
     work = TINY if asked.tiny else Workload()
     options = {"engine": str(engine), "workload": asdict(work), "seed": asked.seed}
-    env = twins(engine)
     patience = session.patience("model")
     part = Part(f"model {name}", "model", options, 4, patience)  # TTFT is measured even where no decode step works
     outcome = session.run(part, until, env, _expectations(found, engine, target))
