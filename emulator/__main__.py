@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from llmc.emulator.build import BuildError, build_driver
+from llmc.emulator.cache import cache_dir
 from llmc.emulator.devices import BY_NAME, Device, environment, for_arch
 from llmc.emulator.engine_twins import install_twins
 
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         archs = [arch for arch in dict.fromkeys(options.arch) if device.runs(arch)] or options.arch[:1]
         twins = install_twins(options.engine, archs, options.check, _progress)
     except (BuildError, OSError) as error:
-        print(f"llmc.emulator: {error}", file=sys.stderr)
+        print(f"llmc.emulator: {_words(error)}", file=sys.stderr)
         return EXIT_REFUSED
     print(
         f"emulating an {device.name} on this CPU: the answers are those of its kernels, "
@@ -77,6 +78,14 @@ def _device(name: str | None, arch: str) -> Device:
     if device is None:
         raise BuildError(f"no GPU for {arch} is emulated; those that are: {', '.join(BY_NAME)}")
     return device
+
+
+def _words(error: BuildError | OSError) -> str:
+    if not isinstance(error, OSError) or error.filename is None:
+        return str(error)
+    file = Path(os.fsdecode(error.filename))
+    hint = "; set LLMC_CACHE to a folder that can be written" if file.is_relative_to(cache_dir().parent) else ""
+    return f"{file}: {error.strerror}{hint}"
 
 
 def _progress(done: int, total: int) -> None:

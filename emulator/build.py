@@ -117,6 +117,10 @@ def build_driver(compiler: HostCompiler | None = None) -> Driver:
     flags = [*_COMMON, *compiler.arch_flags(), "-O2", "-Wall", "-Wextra", f"-I{include}"]
     base = _digest(*[h.read_bytes() for h in headers], *_COMMON, compiler.version())
     objects = {s: cache_dir() / "objects" / f"{s.stem}-{_digest(base, s.read_bytes())}.o" for s in sources}
+    folder = cache_dir() / f"driver-{_digest(*[o.name for o in objects.values()])}"
+    library, fake = folder / "libllmc_emu.so", folder / "fake" / "libcuda.so.1"
+    if found(folder) and library.exists() and fake.exists():
+        return Driver(library, fake.parent)
 
     def compile_one(source: Path) -> None:
         final = objects[source]
@@ -129,11 +133,6 @@ def build_driver(compiler: HostCompiler | None = None) -> Driver:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compile_one, sources))
-    key = _digest(*[o.name for o in objects.values()])
-    folder = cache_dir() / f"driver-{key}"
-    library, fake = folder / "libllmc_emu.so", folder / "fake" / "libcuda.so.1"
-    if found(folder) and library.exists() and fake.exists():
-        return Driver(library, fake.parent)
     link = [*compiler.command, *_link_flags(compiler), "-shared", *map(str, objects.values()), "-lpthread", "-ldl"]
     for path in (library, fake):
         with tempfile.TemporaryDirectory() as tmp:

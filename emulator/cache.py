@@ -44,4 +44,13 @@ def forget_unused(cache: Path, now: float | None = None) -> None:
     for entry in [*cache.glob("driver-*"), *cache.glob("objects/*"), *cache.glob("twins/*"), *cache.glob("engines/*")]:
         with suppress(OSError):  # another process was first
             if entry.lstat().st_mtime < oldest:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+                _forget(entry)
+
+
+def _forget(entry: Path) -> None:
+    """A folder gets another name first: one that is found is whole, even if this process is killed halfway."""
+    if entry.is_symlink() or not entry.is_dir():
+        return entry.unlink()
+    dying = entry.with_name(f"{entry.name}.{os.getpid()}.tmp")
+    entry.rename(dying)
+    shutil.rmtree(dying)

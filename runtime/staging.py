@@ -33,21 +33,30 @@ def atomic_folder(output: Path, may_replace: Callable[[Path], bool]) -> Iterator
     output = Path(os.path.abspath(output))
     check_output(output, may_replace)
     output.parent.mkdir(parents=True, exist_ok=True)
-    _remove_dead_siblings(output)
+    # At its end goes the unfinished folder, or the replaced engine, which bears the sibling's name by then.
+    with hidden_sibling(output) as staged:
+        try:
+            yield staged
+            check_output(output, may_replace)
+            _move_into_place(staged, output)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            raise DiskFull(
+                f"{output}: no space left after {_tree_bytes(staged)} bytes of the engine, "
+                f"{shutil.disk_usage(output.parent).free} bytes are free; make room or choose another -o"
+            ) from error
+
+
+@contextmanager
+def hidden_sibling(output: Path) -> Iterator[Path]:
+    """An empty folder beside a path, removed at the end: of this process, or of the next one to come here if this one
+    is killed."""
+    remove_dead_siblings(output)
     staged, lock = _create_locked(output)
     try:
         yield staged
-        check_output(output, may_replace)
-        _move_into_place(staged, output)
-    except OSError as error:
-        if error.errno not in _NO_SPACE:
-            raise
-        raise DiskFull(
-            f"{output}: no space left after {_tree_bytes(staged)} bytes of the engine, "
-            f"{shutil.disk_usage(output.parent).free} bytes are free; make room or choose another -o"
-        ) from error
     finally:
-        # Removes the unfinished folder, or the replaced engine, which now bears the staged name.
         shutil.rmtree(staged, ignore_errors=True)
         os.close(lock)
 
@@ -90,7 +99,8 @@ def _create_locked(output: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _remove_dead_siblings(output: Path) -> None:
+def remove_dead_siblings(output: Path) -> None:
+    """Remove the hidden siblings of a path whose processes have died."""
     for sibling in output.parent.glob(_glob_escape(_prefix(output)) + "*"):
         try:
             lock = os.open(sibling, os.O_RDONLY | os.O_DIRECTORY)

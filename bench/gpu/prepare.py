@@ -55,21 +55,23 @@ def hollow_path(prepared: Path, target: str, model: str) -> Path:
 
 
 def check_models(models: Sequence[str], prepared: Path) -> None:
-    """Raises ValueError for a model that has no config and is not prepared."""
+    """Raises ValueError for a model that is no name, or has no config and is not prepared."""
     for model in models:
+        if Path(model).name != model:
+            raise ValueError(f"--models {model}: expected the name of a folder, not a path")
         if not (CONFIGS / model / "config.json").is_file() and not any(prepared.glob(f"engines/*/{model}/{MANIFEST}")):
             known = ", ".join(sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir()))
             raise ValueError(f"--models {model}: neither prepared in {prepared} nor in {CONFIGS}: {known}")
 
 
-def check_folder(out: Path) -> None:
+def check_folder(out: Path, option: str) -> None:
     """Raises ValueError where no file can be written, before anything takes time."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
     except OSError as error:
-        raise ValueError(f"--out {out}: cannot be written: {error.strerror}") from error
+        raise ValueError(f"{option} {out}: cannot be written: {error.strerror}") from error
 
 
 def code_digest(root: Path = HERE.parents[1]) -> str:
@@ -198,19 +200,7 @@ def prepare_cubins(prepared: Path, arch: str, tiny: bool) -> int:
     return len(wanted)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=PREPARED)
-    parser.add_argument("--target", default="h200", choices=GPUS, help="the GPU (default: h200)")
-    parser.add_argument("--models", default=",".join(MODELS), help=f"folders of {CONFIGS.name} (default: %(default)s)")
-    parser.add_argument("--tiny", action="store_true", help="models and checks of a size that an emulated card runs")
-    args = parser.parse_args()
-    models = tuple(filter(None, args.models.split(",")))
-    try:
-        check_models(models, args.out)
-        check_folder(args.out)
-    except ValueError as error:
-        parser.error(str(error))
+def _prepare(args: argparse.Namespace, models: Sequence[str]) -> None:
     start = time.monotonic()
     count = prepare_cubins(args.out, GPUS[args.target].arch, args.tiny)
     print(f"{count} cubins of checks and timings, {time.monotonic() - start:.0f} s", flush=True)
@@ -223,6 +213,25 @@ def main() -> int:
             f"{model}: {size / 1e6:.1f} MB without {weights / 1e9:.2f} GB of weights, {time.monotonic() - start:.0f} s",
             flush=True,
         )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=PREPARED)
+    parser.add_argument("--target", default="h200", choices=GPUS, help="the GPU (default: h200)")
+    parser.add_argument("--models", default=",".join(MODELS), help=f"folders of {CONFIGS.name} (default: %(default)s)")
+    parser.add_argument("--tiny", action="store_true", help="models and checks of a size that an emulated card runs")
+    args = parser.parse_args()
+    models = tuple(filter(None, args.models.split(",")))
+    try:
+        check_models(models, args.out)
+        check_folder(args.out, "--out")
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        _prepare(args, models)
+    except ModuleNotFoundError as error:
+        parser.error(f"{error.name} is not installed: pip install 'llmc[build,cuda]'")
     return 0
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import re
 import shutil
@@ -39,6 +40,8 @@ from records import Item  # noqa: E402
 from report import Report, bandwidth, rate  # noqa: E402
 from tables import show  # noqa: E402
 
+from llmc.runtime.staging import hidden_sibling, remove_dead_siblings  # noqa: E402
+
 Expect = Callable[[str, Item], None]
 EMULATED = {"sm_80": "a100", "sm_89": "l40s", "sm_90a": "h100"}
 # Seconds that each part may take of 450, which is --minutes; models share what is left.
@@ -50,6 +53,7 @@ EMULATED_PATIENCE = 900.0
 SERIAL_SECONDS = 30.0  # of looking for the kernel that a model died of
 MINUTES = 7.5
 LIMITS = {"bytes": 1 << 30, "rounds": 20000, "repeats": 10}
+SCRATCH = "llmc-bench"  # of the hidden folder's name
 SCRATCH_BYTES = 24 << 30  # of the three engines together, and some room
 
 
@@ -177,13 +181,19 @@ def _model(
 
     found, engine = session.report, asked.scratch / name
     filled = found.parts["engines"].items.get(name, {"error": "not filled in time"}) if "engines" in found.parts else {}
+
+    def leave_out(why: str) -> None:
+        found.notes[f"model {name}"] = why
+        print(f"model {name}: LEFT OUT, {why}", flush=True)
+
     if filled.get("error", "engines were not filled") or not engine.is_dir():
-        found.notes[f"model {name}"] = f"no engine: {filled.get('error', 'engines were not filled')}"
-        print(f"model {name}: LEFT OUT, {found.notes[f'model {name}']}", flush=True)
-        return
+        return leave_out(f"no engine: {filled.get('error', 'engines were not filled')}")
+    try:
+        env = twins(engine)
+    except RuntimeError as error:  # BuildError of an emulated card: no twin for a damaged kernel
+        return leave_out(str(error))
     work = TINY if asked.tiny else Workload()
     options = {"engine": str(engine), "workload": asdict(work), "seed": asked.seed}
-    env = twins(engine)
     patience = session.patience("model")
     part = Part(f"model {name}", "model", options, 4, patience)  # TTFT is measured even where no decode step works
     outcome = session.run(part, until, env, _expectations(found, engine, target))
@@ -249,10 +259,16 @@ def emulated(
         )
 
 
-def scratch_parent(num_bytes: int) -> str | None:
-    """Where so many bytes of engines go: memory where there is enough of it, since nothing of them is kept."""
-    shared = Path("/dev/shm")
-    return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > num_bytes else None
+def scratch_parent(num_bytes: int, shared: Path = Path("/dev/shm")) -> Path:
+    """Where so many bytes of engines go: memory where there is enough of it, since nothing of them is kept.
+
+    What a report that was killed has left there goes first.
+    """
+    if shared.is_dir():
+        remove_dead_siblings(shared / SCRATCH)
+        if shutil.disk_usage(shared).free > num_bytes:
+            return shared
+    return Path(tempfile.gettempdir())
 
 
 def _check(args: argparse.Namespace, models: tuple[str, ...], only: tuple[str, ...]) -> None:
@@ -263,8 +279,14 @@ def _check(args: argparse.Namespace, models: tuple[str, ...], only: tuple[str, .
             raise ValueError(f"--only {word}: no such part; those that are: {', '.join(parts)}, model NAME")
     if args.prepared is not None and not args.prepared.is_dir():
         raise ValueError(f"--prepared {args.prepared}: no such folder; prepare.py --out makes it")
+    if not 0 < args.minutes < math.inf:
+        raise ValueError(f"--minutes {args.minutes}: expected a number above 0")
+    if args.seed < 0:
+        raise ValueError(f"--seed {args.seed}: expected 0 or more")
     check_models(models, args.prepared or PREPARED)
-    check_folder(args.out)
+    check_folder(args.out, "--out")
+    if args.scratch is not None:
+        check_folder(args.scratch, "--scratch")
 
 
 def main() -> int:
@@ -275,7 +297,9 @@ def main() -> int:
     parser.add_argument("--prepared", type=Path, help="what prepare.py has made (default: here; emulating: made anew)")
     parser.add_argument("--models", default=",".join(MODELS), help="with commas (default: %(default)s)")
     parser.add_argument("--only", default="", help="parts, with commas: primitives, kernels, times, model")
-    parser.add_argument("--scratch", help="where filled engines lie meanwhile (default: in memory, if it has room)")
+    parser.add_argument(
+        "--scratch", type=Path, help="where filled engines lie meanwhile (default: in memory, if it has room)"
+    )
     parser.add_argument("--emulate", metavar="ARCH", nargs="?", const="sm_90a", choices=EMULATED)
     args = parser.parse_args()
     models = tuple(filter(None, args.models.split(",")))
@@ -285,9 +309,9 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     parent = args.scratch or scratch_parent(SCRATCH_BYTES if not args.emulate else 1 << 30)
-    with tempfile.TemporaryDirectory(dir=parent, prefix="llmc-bench-") as scratch:
+    with hidden_sibling(parent / SCRATCH) as scratch:
         prepared = args.prepared or PREPARED
-        asked = Asked(args.out, args.seed, args.minutes, prepared, Path(scratch), models, only, bool(args.emulate))
+        asked = Asked(args.out, args.seed, args.minutes, prepared, scratch, models, only, bool(args.emulate))
         if args.emulate:
             with emulated(args.emulate, args.models, args.prepared) as (prepared, env, twins):
                 found = measure(replace(asked, prepared=prepared), env, twins)

@@ -117,6 +117,15 @@ def test_a_model_that_faults_is_named_and_the_rest_is_kept(prepared: Path, tmp_p
     assert report["wrong"] >= 3
 
 
+def test_an_engine_with_a_damaged_kernel_is_left_out_by_name(prepared: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(prepared, tmp_path / "prepared")
+    cubin = min((broken / "engines" / "h100" / "Qwen3-0.6B" / "kernels" / "sm_90a").glob("*.cubin"))
+    cubin.write_bytes(cubin.read_bytes()[:100])
+    done = run_emulated(broken, tmp_path / "out", "--only", "model")
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert f"{cubin.name}: the ELF image is cut off" in done.stdout.splitlines()[-1], done.stdout
+
+
 @pytest.mark.parametrize("decode", [True, False])
 def test_what_torch_is_compared_on_is_the_same_attention(
     primitives: Any, monkeypatch: pytest.MonkeyPatch, decode: bool

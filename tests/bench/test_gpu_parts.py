@@ -168,7 +168,11 @@ def test_an_engine_for_a_like_gpu_will_do(monkeypatch: pytest.MonkeyPatch, tmp_p
     [
         ("run.py", ["--only", "primitives,kernel"], "--only kernel: no such part; those that are: limits, "),
         ("run.py", ["--models", "Qwen3-0.6B,Qwen9"], "--models Qwen9: neither prepared in "),
-        ("run.py", ["--models", "../configs/Qwen9"], "--models ../configs/Qwen9: neither prepared in "),
+        ("run.py", ["--models", "../configs/Qwen3-0.6B"], "--models ../configs/Qwen3-0.6B: expected the name of a"),
+        ("run.py", ["--minutes", "nan"], "--minutes nan: expected a number above 0"),
+        ("run.py", ["--minutes", "-1"], "--minutes -1.0: expected a number above 0"),
+        ("run.py", ["--seed", "-1"], "--seed -1: expected 0 or more"),
+        ("run.py", ["--scratch", "{tmp}/file/x"], "--scratch {tmp}/file/x: cannot be written: Not a directory"),
         ("run.py", ["--prepared", "{tmp}/nowhere"], "nowhere: no such folder; prepare.py --out makes it"),
         ("run.py", ["--out", "{tmp}/file/results"], "results: cannot be written: Not a directory"),
         ("prepare.py", ["--models", "Qwen9"], "--models Qwen9: neither prepared in "),
@@ -181,9 +185,32 @@ def test_what_nobody_could_mean_is_refused_at_once(
     (tmp_path / "file").touch()
     command = [sys.executable, str(GPU / script), "--out", str(tmp_path / "out")]
     done = subprocess.run([*command, *(a.format(tmp=tmp_path) for a in arguments)], capture_output=True, text=True)
-    assert done.returncode == 2 and words in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr, (
-        done.stderr
+    said = words.format(tmp=tmp_path)
+    assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr, done.stderr
+
+
+def test_engines_of_a_report_that_was_killed_do_not_stay_in_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """16 GB of them; those of a report that is under way stay."""
+    monkeypatch.syspath_prepend(str(GPU))
+    from run import SCRATCH, scratch_parent
+
+    program = (
+        "import sys, time; from pathlib import Path; from llmc.runtime.staging import hidden_sibling\n"
+        f"with hidden_sibling(Path(sys.argv[1]) / {SCRATCH!r}) as folder:\n"
+        "    (folder / 'engine').mkdir(); print('there', flush=True); time.sleep(600)"
     )
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "there\n"
+        assert scratch_parent(1, tmp_path) == tmp_path and len(list(tmp_path.glob(".*/engine"))) == 1
+    finally:
+        process.kill()
+        process.wait()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert scratch_parent(1, tmp_path) == tmp_path and not list(tmp_path.iterdir())
+    assert scratch_parent(1 << 60, tmp_path) != tmp_path
 
 
 def test_a_damaged_prepared_engine_is_an_item_that_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

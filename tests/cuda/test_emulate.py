@@ -105,6 +105,18 @@ def test_a_damaged_engine_is_refused_in_one_line(engine: Path, tmp_path: Path, d
     assert "\n" not in str(caught.value)
 
 
+def test_a_cache_that_cannot_be_written_is_named(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "cache"
+    cache.touch()
+    monkeypatch.setenv("LLMC_CACHE", str(cache))
+    assert emulator_main(["--arch", "sm_90a", str(engine), "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"llmc.emulator: {cache}/emulator") and said.count("\n") == 1, said
+    assert "Not a directory; set LLMC_CACHE to a folder that can be written" in said
+
+
 def test_another_gpu_is_refused_by_the_runtime(engine: Path) -> None:
     done = llmc("run", engine, "--raw", "-p", PROMPT, "--emulate-gpu", "a100")
     assert done.returncode == 2

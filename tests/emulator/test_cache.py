@@ -52,3 +52,26 @@ def test_finding_is_using(tmp_path: Path) -> None:
     assert found(final)
     forget_unused(tmp_path)
     assert final.read_bytes() == b"x"
+
+
+def test_a_folder_is_whole_or_gone_when_forgetting_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found must be whole: a folder of twins that lacks one would be used for ever."""
+    folder = tmp_path / "engines" / "old"
+    folder.mkdir(parents=True)
+    os.utime(folder, (0, 0))
+
+    class Killed(BaseException):
+        pass
+
+    def rmtree(path: Path) -> None:
+        raise Killed
+
+    monkeypatch.setattr("shutil.rmtree", rmtree)
+    with pytest.raises(Killed):
+        forget_unused(tmp_path)
+    assert not found(folder)
+    monkeypatch.undo()
+    (rest,) = folder.parent.iterdir()
+    os.utime(rest, (0, 0))
+    forget_unused(tmp_path)
+    assert not list(folder.parent.iterdir())
