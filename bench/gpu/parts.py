@@ -20,6 +20,7 @@ from records import Item
 
 PROGRAM = Path(__file__).with_name("part.py")
 GRACE = 20.0  # seconds beyond its time that a part may take to end what it has begun
+START = 60.0  # seconds that a process has to say its plan: imports, and a GPU that nobody has kept awake
 TAIL = 1500  # characters of a dead part's last words
 
 
@@ -27,7 +28,8 @@ TAIL = 1500  # characters of a dead part's last words
 class Part:
     """`name`: in the report. `does`: the function of part.py. `deaths`: how many of its processes may die before it is
     given up; each new one goes on behind the item that killed the one before. `patience`: seconds without a word after
-    which a process is taken for hung, which kernels that wait for each other are."""
+    which a process is taken for hung, which kernels that wait for each other are; before its first word, START if that
+    is more."""
 
     name: str
     does: str
@@ -125,17 +127,18 @@ class Run:
         """Takes its records until it ends or its time does: the item that it had begun then, and why it is stopped."""
         begun: str | None = None
         rest = b""
-        last = time.monotonic()
+        last, heard = time.monotonic(), False
         while True:
-            end, patience = self.until + GRACE, last + self.part.patience
+            patience_s = self.part.patience if heard else max(START, self.part.patience)
+            end, patience = self.until + GRACE, last + patience_s
             ready, _, _ = select.select([reader], [], [], max(0.0, min(end, patience) - time.monotonic()))
             if not ready:
                 why = "stopped at the end of its time" if end < patience else "stopped: nothing heard for"
-                return begun, why if end < patience else f"{why} {self.part.patience:.0f} s"
+                return begun, why if end < patience else f"{why} {patience_s:.0f} s"
             data = os.read(reader, 1 << 16)
             if not data:
                 return begun, ""
-            last = time.monotonic()
+            last, heard = time.monotonic(), True
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 begun = self._take(json.loads(line), plan, begun)

@@ -53,5 +53,7 @@ class Context:
         with contextlib.suppress(CudaError):
             if self.stream is not None:
                 call(self._cu.cuStreamDestroy, self.stream)
+        with contextlib.suppress(CudaError):  # else this thread's next user finds a context that is gone
+            call(self._cu.cuCtxSetCurrent, None)
         with contextlib.suppress(CudaError):
             call(self._cu.cuDevicePrimaryCtxRelease, self._device)

@@ -21,6 +21,7 @@ from records import Records
 records = Records.of_parent()
 if records.part == "broken":
     sys.exit("no driver")
+time.sleep(3 if records.part == "late" else 0)
 print("words on standard output are nobody's record")
 for key in records.each({KEYS}):
     match records.options.get(key):
@@ -82,6 +83,14 @@ def test_many_deaths_end_it(parts: Any) -> None:
 def test_what_hangs_is_ended(parts: Any) -> None:
     outcome = run(parts, patience=3.0, c="hang")
     assert sorted(outcome.items) == ["a", "b", "d"] and "nothing heard for 3 s" in outcome.errors["c"]
+
+
+def test_a_slow_start_is_no_hang(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that must wake up first takes seconds, an item of a part does not."""
+    outcome = run(parts, "late", patience=1.0)
+    assert sorted(outcome.items) == KEYS and outcome.complete, outcome
+    monkeypatch.setattr(parts, "START", 1.0)
+    assert "nothing heard for 1 s" in run(parts, "late", patience=1.0).error
 
 
 def test_time_runs_out_between_items_and_in_one(parts: Any) -> None:

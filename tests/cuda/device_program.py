@@ -175,6 +175,8 @@ def memory_is_divided_and_given_back() -> None:
         )
         engine.generate(prompts(2), max_tokens=3, **ASK)
     assert emulator().llmcEmuLiveAllocations() == before
+    current = ctypes.c_void_p(1)
+    assert emulator().cuCtxGetCurrent(ctypes.byref(current)) == 0 and current.value is None
     engine.close()
     assert "closed" in refusal(StepFailed, lambda: engine.device.decode(engine._buffers))
 
