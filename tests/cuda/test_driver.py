@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import decode_step
+import driver_sources
 import pytest
 import subprocesses
 
@@ -23,53 +24,42 @@ from llmc.emulator.build import build_twin
 from llmc.emulator.devices import H100
 
 HERE = Path(__file__).parent
-CHECKS = re.findall(
-    r"\b(\w+)\b", re.search(r"^CHECKS = \[(.*?)\]", (HERE / "driver_program.py").read_text(), re.S | re.M)[1]
-)  # type: ignore[index]
-SOURCE = re.search(r'^SOURCE = """(.*?)"""', (HERE / "driver_program.py").read_text(), re.S | re.M)[1]  # type: ignore[index]
+PROGRAMS = ("driver_program.py", "driver_graphs.py", "driver_refusals.py")
 
 
-WITH_STATIC_SHARED = """#include "device.cuh"
-LLMC_KERNEL(64, 1) kept(float* to) {
-  __shared__ float kept[12000];
-  kept[threadIdx.x] = to[threadIdx.x];
-  __syncthreads();
-  to[threadIdx.x] = kept[63 - threadIdx.x];
-}
-LLMC_EXPORT(kept)
-"""
-WITHOUT = """#include "device.cuh"
-LLMC_KERNEL(64, 1) kept(float* to) { to[threadIdx.x] = 0.0f; }
-LLMC_EXPORT(kept)
-"""
+def checks(program: str) -> list[str]:
+    """The names in its list: importing it would take the real driver."""
+    listed = re.search(r"^CHECKS = \[(.*?)\]", (HERE / program).read_text(), re.S | re.M)
+    assert listed
+    return re.findall(r"\w+", listed[1])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("driver")
-    subprocesses.build_source(SOURCE, "driver_program", path, "sm_90a", False)
-    subprocesses.build_source(SOURCE, "driver_program", path, "sm_90a", True)
-    shared = compile_cubin(WITH_STATIC_SHARED, "sm_90a").cubin
+    subprocesses.build_source(driver_sources.SOURCE, "driver_program", path, "sm_90a", False)
+    subprocesses.build_source(driver_sources.SOURCE, "driver_program", path, "sm_90a", True)
+    shared = compile_cubin(driver_sources.WITH_STATIC_SHARED, "sm_90a").cubin
     (path / "static_shared.cubin").write_bytes(shared)
-    for checked in (False, True):  # twins know no static shared memory; the driver reads it off the cubin
-        twin = build_twin(WITHOUT, [TEMPLATES], checked=checked)
+    for checked in (False, True):
+        twin = build_twin(driver_sources.TWIN_OF_STATIC_SHARED, [TEMPLATES], checked=checked)
         pairs.install(shared, twin, path / "twins", checked=checked)
-    (path / "for_sm_80.cubin").write_bytes(compile_cubin(SOURCE, "sm_80").cubin)
+    (path / "for_sm_80.cubin").write_bytes(compile_cubin(driver_sources.SOURCE, "sm_80").cubin)
     return path
 
 
 @cache
-def _problems(folder: Path, checked: bool) -> dict[str, str]:
+def _problems(folder: Path, program: str, checked: bool) -> dict[str, str]:
     devices = [H100.with_memory(1 << 30)] * 2
-    done = subprocesses.run("driver_program.py", folder=folder, checked=checked, devices=devices)
+    done = subprocesses.run(program, folder=folder, checked=checked, devices=devices)
     assert done.returncode == 0, done.stderr
     return {r["check"]: r["problem"] for r in map(json.loads, done.stdout.splitlines())}
 
 
 @pytest.mark.parametrize("checked", [False, True], ids=["fast", "checked"])
-@pytest.mark.parametrize("check", CHECKS)
-def test_driver(folder: Path, check: str, checked: bool) -> None:
-    assert not (problem := _problems(folder, checked)[check]), problem
+@pytest.mark.parametrize(("program", "check"), [(p, c) for p in PROGRAMS for c in checks(p)])
+def test_driver(folder: Path, program: str, check: str, checked: bool) -> None:
+    assert not (problem := _problems(folder, program, checked)[check]), problem
 
 
 def test_parameters_of_every_cubin_match_its_twin(tmp_path: Path) -> None:
