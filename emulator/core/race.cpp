@@ -289,24 +289,34 @@ void acquire(Block& b, u32 thread, std::shared_ptr<Knowledge> knowledge) {
   b.race.acquired.push_back({thread, b.race.row(thread)[thread], std::move(knowledge)});
 }
 
-Failure race_copy(const Op& op, const void* p, size_t bytes, bool write) {
-  const Accessor a{&op, new_agent(&op, {}), nullptr, 0};
+static Failure touch_all(const Accessor& a, const void* p, size_t bytes, bool write) {
   Failure failure;
   each_granule(nullptr, p, bytes, [&](Granule& g, u8 mask, uintptr_t address) {
     if (failure.fault != Fault::none) return;
     bool proxy = false;
     if (const Slot* conflict = touch(g, mask, a, write ? kWrite : 0, 0, 1, &proxy)) {
       const Spot at = spot(nullptr, address);
-      failure = {Fault::race, op.name + ": " + race_text(at.space, at.offset, *conflict, a, write ? kWrite : 0, 0, false)};
+      failure = {Fault::race, a.op->name + ": " + race_text(at.space, at.offset, *conflict, a, write ? kWrite : 0, 0, false)};
     }
   });
   return failure;
 }
 
-void race_forget(const void* p, size_t bytes) {
+Failure race_copy(const Op& op, const void* p, size_t bytes, bool write) {
+  return touch_all({&op, new_agent(&op, {}), nullptr, 0}, p, bytes, write);
+}
+
+Failure race_free(const Op& op, const void* p, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(p);
-  for (uintptr_t number = begin >> 12; bytes && number <= (begin + bytes - 1) >> 12; number++) pages().erase(number);
-  latest = {};
+  const Accessor a{&op, new_agent(&op, {}), nullptr, 0};
+  for (uintptr_t number = begin >> 12; bytes && number <= (begin + bytes - 1) >> 12; number++) {
+    if (!pages().count(number)) continue;  // nobody has touched it, and a shadow is 16 times as large
+    const Failure failure = touch_all(a, reinterpret_cast<const void*>(number << 12), 4096, true);
+    if (failure.fault != Fault::none) return failure;
+    pages().erase(number);
+    latest = {};
+  }
+  return {};
 }
 
 void race_reset() {

@@ -73,7 +73,8 @@ void acquire(Block& block, u32 thread, std::shared_ptr<Knowledge> knowledge);
 
 // Copies and memsets by the driver: whole ranges, checked against kernels and other copies.
 Failure race_copy(const Op& op, const void* p, size_t bytes, bool write);
-void race_forget(const void* p, size_t bytes);  // a freed allocation, whose pages are nobody else's
+// A whole allocation, whose pages are nobody else's: its end is a write, behind which the shadow is let go.
+Failure race_free(const Op& op, const void* p, size_t bytes);
 void race_reset();  // forgets every access, not what is initialised
 
 }  // namespace emu

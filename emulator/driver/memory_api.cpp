@@ -74,13 +74,12 @@ LLMC_API CUresult cuMemFree(CUdeviceptr p) {
   if (d.prefer_checked && a && !a->freed && a->base == bytes_of(p)) {
     emu::Op& op = d.ops.emplace_back();  // the host's: what it has not waited for may still use the memory
     op.id = u32(d.ops.size()), op.name = "cuMemFree (host)", op.device = a->device, op.knows = d.host_knows;
-    const emu::Failure f = emu::race_copy(op, a->base, a->bytes, true);
+    const emu::Failure f = emu::race_free(op, a->base, a->bytes);
     if (f.fault != emu::Fault::none)
       return fail_with(d.current_device(), CUDA_ERROR_ILLEGAL_ADDRESS, "use after free: " + f.message);
   }
   if (!Memory::instance().release(bytes_of(p)))
     return refuse(CUDA_ERROR_INVALID_VALUE, "cuMemFree: not the base of a live allocation: " + emu::hex(bytes_of(p)));
-  if (d.prefer_checked) emu::race_forget(a->base, a->bytes);
   return CUDA_SUCCESS;
 }
 LLMC_API CUresult cuMemHostAlloc(void** out, size_t n, unsigned flags) {

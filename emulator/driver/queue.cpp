@@ -53,10 +53,12 @@ CUresult run_work(const Work& w, emu::Op& op) {
     return fail_with(op.device, CUDA_ERROR_ILLEGAL_ADDRESS,
                      op.name + ": " + what + ": " + memory.check(p, w.bytes, 1, op.device).text);
   };
+  auto reported = [&](const emu::Failure& f) {
+    return f.fault == emu::Fault::none ? CUDA_SUCCESS : fail_with(op.device, code_of(f.fault), f.message);
+  };
   auto races = [&](const u8* p, bool write) -> CUresult {
     if (!d.prefer_checked || !memory.in_range(p)) return CUDA_SUCCESS;
-    const emu::Failure f = emu::race_copy(op, p, w.bytes, write);
-    return f.fault == emu::Fault::none ? CUDA_SUCCESS : fail_with(op.device, code_of(f.fault), f.message);
+    return reported(emu::race_copy(op, p, w.bytes, write));
   };
   switch (w.kind) {
     case Work::Kind::empty: return CUDA_SUCCESS;
@@ -93,8 +95,7 @@ CUresult run_work(const Work& w, emu::Op& op) {
       return CUDA_SUCCESS;
     }
     case Work::Kind::free: {
-      if (CUresult r = races(w.dst, true)) return r;
-      if (d.prefer_checked) emu::race_forget(w.dst, w.bytes);
+      if (CUresult r = d.prefer_checked ? reported(emu::race_free(op, w.dst, w.bytes)) : CUDA_SUCCESS) return r;
       d.async_freed.erase(w.dst);
       return memory.release(w.dst) ? CUDA_SUCCESS : fail_with(op.device, CUDA_ERROR_INVALID_VALUE, op.name + ": freed twice");
     }
