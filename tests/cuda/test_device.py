@@ -18,6 +18,7 @@ from llmc.runtime.cuda.plan import Plan
 from llmc.runtime.features import Machine
 
 SMALL = H100.with_memory(64 << 20)
+PROGRAM, FAULTS_PROGRAM = "device_program.py", "device_faults.py"
 SOUND = [
     "answers_in_any_company",
     "sampling_is_as_the_cpu_s",
@@ -88,11 +89,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(
-    folder: Path, names: list[str], checked: bool = False, schedule: str = "forward", device: Device = SMALL
+    folder: Path,
+    program: str,
+    names: list[str],
+    checked: bool = False,
+    schedule: str = "forward",
+    device: Device = SMALL,
 ) -> None:
-    done = subprocesses.run(
-        "device_program.py", *names, folder=folder, checked=checked, schedule=schedule, devices=[device]
-    )
+    done = subprocesses.run(program, *names, folder=folder, checked=checked, schedule=schedule, devices=[device])
     assert done.returncode == 0, done.stderr
     problems = {r["check"]: r["problem"] for r in map(json.loads, done.stdout.splitlines())}
     assert list(problems) == names
@@ -102,23 +106,23 @@ def check(
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random:5"])
 @pytest.mark.parametrize("checked", [False, True], ids=["fast", "checked"])
 def test_answers(folder: Path, schedule: str, checked: bool) -> None:
-    check(folder, SOUND, checked, schedule)
+    check(folder, PROGRAM, SOUND, checked, schedule)
 
 
 @pytest.mark.parametrize("schedule", ["forward", "random:5"])
 def test_faults(folder: Path, schedule: str) -> None:
-    check(folder, FAULTS, schedule=schedule)
+    check(folder, FAULTS_PROGRAM, FAULTS, schedule=schedule)
 
 
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random:5"])
 def test_every_missing_edge_shows(folder: Path, schedule: str) -> None:
-    check(folder, ["every_missing_edge_shows"], True, schedule)
+    check(folder, PROGRAM, ["every_missing_edge_shows"], True, schedule)
 
 
 def test_too_little_memory(folder: Path) -> None:
-    check(folder, ["too_little_memory"], device=H100.with_memory(1 << 20))
-    check(folder, ["not_even_the_arrays_of_steps"], device=H100.with_memory(1 << 16))
+    check(folder, FAULTS_PROGRAM, ["too_little_memory"], device=H100.with_memory(1 << 20))
+    check(folder, FAULTS_PROGRAM, ["not_even_the_arrays_of_steps"], device=H100.with_memory(1 << 16))
 
 
 def test_another_gpu(folder: Path) -> None:
-    check(folder, ["only_the_gpu_it_was_built_for"], device=A100)
+    check(folder, FAULTS_PROGRAM, ["only_the_gpu_it_was_built_for"], device=A100)
