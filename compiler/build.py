@@ -170,7 +170,8 @@ class _Reader:
 
 def model_length(source: ModelSource) -> int:
     """The positions a model states, or the default where it states none."""
-    return getattr(source.config.get_text_config(), "max_position_embeddings", None) or DEFAULT_MAX_SEQ_LEN
+    stated: int | None = getattr(source.config.get_text_config(), "max_position_embeddings", None)
+    return DEFAULT_MAX_SEQ_LEN if stated is None else stated
 
 
 def _limits(options: BuildOptions, source: ModelSource) -> Limits:

@@ -48,6 +48,7 @@ def build_config(raw: dict[str, Any], where: Path) -> PretrainedConfig:
     except Exception as error:  # config classes validate with whatever exception they like
         raise SourceError(f"{where}: {one_line(error)}") from error
     require_causal_lm(config, raw.get("architectures"), where)
+    _refuse_positions(config, where)
     return config
 
 
@@ -99,6 +100,15 @@ def _refuse_depth(raw: dict[str, Any], where: Path) -> None:
             layers = scope.get(name)
             if isinstance(layers, int) and layers > MOST_LAYERS:
                 raise SourceError(f"{where}: {name} is {layers}, no model has more than {MOST_LAYERS} layers")
+
+
+def _refuse_positions(config: PretrainedConfig, where: Path) -> None:
+    """SourceError for a context that no answer fits in. None: the model states no length."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and positions < 2:
+        raise SourceError(
+            f"{where}: max_position_embeddings is {positions}, expected 2 or more: a token asked and one answered"
+        )
 
 
 def _refuse_quantized(folder: Path, raw: dict[str, Any]) -> None:

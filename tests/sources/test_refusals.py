@@ -110,6 +110,12 @@ def test_malformed_json(folder: Path, name: str, content: bytes) -> None:
     assert f"{name}: " in refusal(folder)
 
 
+def test_an_infinity_that_nobody_reads(folder: Path, edit_json: Edit) -> None:
+    """As the time_step_limit of models with state spaces: not JSON, and written by transformers."""
+    edit_json("config.json", time_step_limit=[0.0, float("inf")])
+    open_source(str(folder))
+
+
 def test_malformed_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text('{"model": 3}')
     assert "the tokenizer cannot be loaded" in refusal(folder)
@@ -126,6 +132,8 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
     ({"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
     ({"hidden_size": "big"}, "hidden_size"),
+    *(({"max_position_embeddings": n}, f"max_position_embeddings is {n}, expected 2 or more") for n in (-1, 0, 1)),
+    ({"rms_norm_eps": float("nan")}, "config.json: NaN is not a JSON number"),
     ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000, no model has more than 10000 layers"),
     (
         {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 10**9},
