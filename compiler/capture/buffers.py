@@ -32,10 +32,10 @@ def evaluate_buffers(model: PreTrainedModel, names: set[str]) -> dict[str, NDArr
     # Filled twice, from two different starts: what comes out equal was really set.
     low, high = (_filled(model, names, start) for start in (0, 1))
     for name in sorted(names):
-        if not torch.equal(low[name], high[name]):
-            raise CaptureError(f"buffer {name} has no value: its model does not compute it in _init_weights")
         if low[name].is_floating_point() and bool(((low[name] != low[name]) | (low[name] == torch.inf)).any()):
             raise CaptureError(f"buffer {name}: infinite or NaN as computed: is a number in config.json wrong?")
+        if not torch.equal(low[name], high[name]):
+            raise CaptureError(f"buffer {name} has no value: its model does not compute it in _init_weights")
     return {name: low[name].numpy() for name in sorted(names)}
 
 

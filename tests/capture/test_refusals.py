@@ -173,9 +173,10 @@ def test_a_buffer_too_large_to_compute(oracle: ModuleType) -> None:
     assert re.search(r"inv_freq \[5000000000\]: computing it takes 20,000,000,000 bytes", refusal(model))
 
 
-def test_a_buffer_of_infinities(oracle: ModuleType) -> None:
-    """1 / 0: every logit would be a NaN."""
-    model = meta_model(oracle.config_of("llama", rope_parameters={"rope_type": "default", "rope_theta": 0.0}))
+@pytest.mark.parametrize("theta", [0.0, -1.0])
+def test_a_buffer_of_infinities(theta: float, oracle: ModuleType) -> None:
+    """1 / 0, or a root of -1: every logit would be a NaN."""
+    model = meta_model(oracle.config_of("llama", rope_parameters={"rope_type": "default", "rope_theta": theta}))
     assert "buffer model.rotary_emb.inv_freq: infinite or NaN as computed" in refusal(model)
 
 
