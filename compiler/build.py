@@ -37,6 +37,7 @@ from llmc.runtime.sampling import SamplingParams, model_defaults
 from llmc.runtime.staging import check_output
 
 DEFAULT_MAX_SEQ_LEN = 8192  # for models that state no length
+MOST_POSITIONS = 2**31 - 1
 STEP_TOKENS = 512
 INT8_GROUP = 64
 
@@ -178,7 +179,9 @@ def _limits(options: BuildOptions, source: ModelSource) -> Limits:
     stated = model_length(source)
     if options.max_seq_len is not None and options.max_seq_len > stated:
         raise BuildError(f"--max-seq-len {options.max_seq_len}: the model's positions end at {stated}")
-    return Limits(options.max_seq_len or stated, options.max_batch, max(options.step_tokens, options.max_batch))
+    if (length := options.max_seq_len or stated) > MOST_POSITIONS:
+        raise BuildError(f"--max-seq-len {length}: positions are 32-bit numbers, at most {MOST_POSITIONS} expected")
+    return Limits(length, options.max_batch, max(options.step_tokens, options.max_batch))
 
 
 def _pipeline(options: BuildOptions, source: ModelSource, layout: WeightLayout) -> Pipeline:

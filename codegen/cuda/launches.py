@@ -9,11 +9,12 @@ from llmc.codegen.buffers import PlacedValues, row_symbol
 from llmc.codegen.cuda.edges import Access, Span
 from llmc.codegen.cuda.gpus import Gpu
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
-from llmc.compiler.ir.graph import Node, Value
+from llmc.compiler.ir.graph import IRError, Node, Value
 from llmc.compiler.ir.types import TensorType
-from llmc.runtime.cuda.plan import Argument, Box, Extent, Launch, Variant
+from llmc.runtime.cuda.plan import Argument, Box, Extent, Launch, Sizes, Variant
 
 UNBOUNDED = 1 << 30  # rows of the last variant of a launch
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid (CUDA Programming Guide, compute capabilities)
 COUNTS = Argument("input", "counts")
 
 
@@ -32,6 +33,19 @@ class Call:
 
     def launch(self, after: tuple[int, ...]) -> Launch:
         return Launch(self.op, self.loc, self.reads, self.weights, self.writes, after, self.rows, self.variants)
+
+
+def refuse_grid(call: Call, most: Sizes) -> None:
+    """IRError for a launch that would have more blocks than CUDA takes, in a step of these sizes."""
+    for variant in call.variants:
+        grid = [extent.at(most) for extent in variant.grid]
+        for axis, blocks, limit in zip("xyz", grid, MOST_BLOCKS, strict=False):
+            if blocks > limit:
+                raise IRError(
+                    f"{call.op} at {call.loc}: {blocks} blocks along {axis} of its grid, CUDA takes {limit}: "
+                    f"too long a context or window (--max-seq-len is {most.length}), "
+                    f"or too large a step ({most.tokens} tokens)"
+                )
 
 
 @dataclass

@@ -12,7 +12,7 @@ from llmc.codegen.cuda.edges import edges
 from llmc.codegen.cuda.formats import row_bytes
 from llmc.codegen.cuda.gpus import Gpu
 from llmc.codegen.cuda.kv import CudaKvSlot
-from llmc.codegen.cuda.launches import Call, Kernels, Scope
+from llmc.codegen.cuda.launches import Call, Kernels, Scope, refuse_grid
 from llmc.codegen.cuda.linear_calls import linear_call
 from llmc.codegen.cuda.rows_calls import rows_call
 from llmc.codegen.cuda.sample_calls import sample_call
@@ -86,6 +86,8 @@ def _plan(
     most = limits.max_batch if decode else limits.max_tokens
     scope = Scope(target, values, names, {"T": most, "R": most}, kernels)
     calls = [call for node in values.nodes for call in _calls(node, scope, kv, decode)]
+    for call in calls:
+        refuse_grid(call, plan.Sizes(most, most, min(most, limits.max_batch), limits.max_seq_len))
     after = edges([c.touches for c in calls])
     (sample,) = (n for n in values.nodes if isinstance(n.op, Sample))
     used = {v.kernel for c in calls for v in c.variants}

@@ -113,3 +113,20 @@ def test_formats_without_kernels_are_refused(target: str, scheme: Scheme, engine
     _, folder = engines.model("llama")
     with pytest.raises(IRError, match=rf"no C\w+ kernel multiplies in {scheme.value}: use "):
         build(BuildOptions(str(folder), tmp_path / "engine", target=target, scheme=scheme), Silent())
+
+
+@pytest.mark.parametrize(("positions", "expected"), [(65535 * 128, ""), (65535 * 128 + 1, "65536 blocks along z")])
+def test_contexts_beyond_a_grid_are_refused(positions: int, expected: str, engines: Engines, tmp_path: Path) -> None:
+    """A block of the decode form for every split of 128 keys: seen at build, not in the first step."""
+    _, folder = engines.model("llama")
+    moved = tmp_path / "model"
+    shutil.copytree(folder, moved)
+    config = json.loads((moved / "config.json").read_text())
+    (moved / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+    options = BuildOptions(str(moved), tmp_path / "engine", target="h100", max_batch=1, step_tokens=16)
+    if not expected:
+        build(options, Silent())
+        return
+    with pytest.raises(IRError, match=rf"{expected} of its grid, CUDA takes 65535: .*--max-seq-len is {positions}"):
+        build(options, Silent())
+    assert not options.out.exists()

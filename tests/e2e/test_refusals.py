@@ -132,6 +132,7 @@ DAMAGES: list[tuple[Callable[[Path], object], tuple[str, ...]]] = [
     (lambda f: shards(f)[1].unlink(), ("model-00002", "missing shard")),
     (truncate, ("model-00002", "truncated")),
     (shard_outside, ("../outside.safetensors", "leaves the model's folder")),
+    (lambda f: edit(f / "config.json", max_position_embeddings=2**31), ("positions are 32-bit numbers", "2147483647")),
     (set_rope, ("rope_type 'warp' is unknown",)),
     (rope_by_length, ("rope_type 'dynamic'", "not supported yet")),
     (missing_tensor, ("model.layers.1.mlp.up_proj.weight", "not in the checkpoint")),
