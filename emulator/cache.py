@@ -38,10 +38,10 @@ def publish(made: Path, final: Path) -> Path:
 
 
 def forget_unused(cache: Path, now: float | None = None) -> None:
-    """Deletes entries (drivers, and what lies in folders of objects, twins, engines) that were not found or published
-    for UNUSED_S seconds. Whoever has one loaded keeps it: its memory outlives the file."""
+    """Deletes entries (drivers, and what lies in the other folders) that were not found or published for UNUSED_S
+    seconds. Whoever has one loaded keeps it: its memory outlives the file."""
     oldest = (time.time() if now is None else now) - UNUSED_S
-    for entry in [*cache.glob("driver-*"), *cache.glob("objects/*"), *cache.glob("twins/*"), *cache.glob("engines/*")]:
+    for entry in [*cache.glob("driver-*"), *(e for e in cache.glob("*/*") if not e.parent.name.startswith("driver-"))]:
         with suppress(OSError):  # another process was first
             if entry.lstat().st_mtime < oldest:
                 _forget(entry)

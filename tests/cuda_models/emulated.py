@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.artifact import read_manifest
+from llmc.runtime.request import FinishReason
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, logprobs=3)
 
@@ -80,13 +81,69 @@ def under_pressure(engine: Engine) -> NDArray[np.float32]:
     return engine.logits(prompts[0], rows=[32])
 
 
+def random_request(rng: random.Random, vocab: int, shared: list[int]) -> tuple[list[int], SamplingParams]:
+    """Any crossing of what a request may ask for."""
+
+    def ids(most: int) -> list[int]:
+        return [rng.randrange(vocab) for _ in range(rng.randint(1, most))]
+
+    asked: dict[str, Any] = dict(
+        temperature=rng.choice([0.0, 0.7, 1.5]),
+        seed=rng.randrange(2**64),
+        max_tokens=rng.randint(1, 24),
+        ignore_eos=rng.random() < 0.7,
+        logprobs=rng.choice([None, 0, 3, 20]),
+    )
+    if rng.random() < 0.5:
+        asked["logit_bias"] = {i: rng.uniform(-100, 100) for i in ids(60)}
+    if rng.random() < 0.4:
+        asked |= {"stop_token_ids": tuple(ids(5)), "min_tokens": rng.randint(0, asked["max_tokens"])}
+    if rng.random() < 0.4:
+        asked |= {"repetition_penalty": 1.4, "frequency_penalty": 0.3}
+    if rng.random() < 0.4:
+        asked |= {"top_k": rng.choice([1, 5, 50]), "top_p": 0.8, "min_p": 0.02}
+    return (shared if rng.random() < 0.6 else []) + ids(14), SamplingParams(**asked)
+
+
+def crossed(engine: Engine, seed: str, rounds: str) -> NDArray[np.float32]:
+    """Random requests that come and go one by one, preempt each other and are cancelled, with scores in between: what
+    each has answered is what it answers alone, bit for bit, and nothing is kept."""
+    rng, free, preemptions = random.Random(int(seed)), engine.num_free_blocks, 0
+    vocab = engine.manifest.model.num_valid_tokens
+    for _ in range(int(rounds)):
+        shared = [rng.randrange(vocab) for _ in range(17)]
+        asked = [random_request(rng, vocab, shared) for _ in range(6)]
+        alone = [engine.generate([prompt], params)[0] for prompt, params in asked]
+        handles = []
+        for prompt, params in asked:
+            handles.append(engine.submit(prompt, params))
+            for _ in range(rng.choice([0, 1, 3])):
+                engine.step()
+        while any(handle.completion is None for handle in handles):
+            engine.step()
+            engine.check_integrity()
+            if rng.random() < 0.05:
+                rng.choice(handles).cancel()
+        for handle, expected, request in zip(handles, alone, asked, strict=True):
+            found = handle.result()
+            preemptions += found.num_preemptions
+            count = len(found.token_ids)
+            assert found.error is None and found.token_ids == expected.token_ids[:count], (request, found, expected)
+            assert found.logprobs == expected.logprobs[: len(found.logprobs)], (request, found, expected)
+            cancelled = found.finish_reason is FinishReason.CANCELLED
+            assert cancelled or (count, found.finish_reason) == (len(expected.token_ids), expected.finish_reason)
+        assert engine.num_free_blocks == free
+    assert preemptions, "the pool was large enough for all"
+    return engine.logits([1, 2, 3])
+
+
 def teacher_forced(engine: Engine, length: str) -> NDArray[np.float32]:
     """Logits of every position of one sequence."""
     return engine.logits(ids_of(int(length), engine.manifest.model.num_valid_tokens, 1))
 
 
 CHECKS: dict[str, Callable[..., NDArray[np.float32]]] = {
-    f.__name__: f for f in (one_arithmetic, under_pressure, teacher_forced)
+    f.__name__: f for f in (one_arithmetic, under_pressure, crossed, teacher_forced)
 }
 
 
@@ -94,7 +151,7 @@ def main(check: str, folder: str, out: str, *arguments: str) -> None:
     limits: dict[str, Any] = {}
     if check == "one_arithmetic":
         limits = {"max_rows": 16, "max_tokens": 16}
-    if check == "under_pressure":  # three blocks of each KV group: one sequence of 64 fits, two do not
+    if check in ("under_pressure", "crossed"):  # three blocks of each KV group: one sequence of 64 fits, two do not
         block_bytes = sum(group.block_bytes for group in read_manifest(Path(folder)).targets[0].kv.groups)
         limits = {"max_seq_len": 64, "max_batch": 3, "kv_memory": 3 * block_bytes}
     with Engine.load(Path(folder), device="cuda", **limits) as engine:

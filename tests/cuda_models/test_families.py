@@ -48,6 +48,16 @@ def test_windows_under_pressure(engines: Engines, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("family", "checked", "rounds"), [("gemma3", False, 12), ("gemma3", True, 2), ("qwen3", False, 12)]
+)
+def test_crossed_requests(family: str, checked: bool, rounds: int, engines: Engines, tmp_path: Path) -> None:
+    """Bias, penalties, stops, sampling and log-probabilities at random x preemption x cancels, against each alone."""
+    _, folder = engines.model(family)
+    engine = engines.engine(folder, Scheme.BF16, target="h100", **SMALL)
+    Emulation(checked, "random:4").logits("crossed", engine, tmp_path, 7, rounds)
+
+
+@pytest.mark.parametrize(
     ("target", "scheme"),
     [("a100", Scheme.F16), *(pytest.param(t, Scheme.BF16, marks=pytest.mark.soak) for t in ("l40s", "b200"))],
     ids=lambda x: getattr(x, "value", x),

@@ -27,7 +27,15 @@ def test_what_nobody_uses_goes(tmp_path: Path) -> None:
     now = 2_000_000_000.0
     entries = {
         name: tmp_path / name
-        for name in ("driver-old", "driver-used", "twins/old.so", "twins/used.so", "objects/old.o", "engines/old")
+        for name in (
+            "driver-old",
+            "driver-used",
+            "twins/old.so",
+            "twins/used.so",
+            "objects/old.o",
+            "cubins/old.cubin",
+            "engines/old",
+        )
     }
     for entry in entries.values():
         file = entry if entry.suffix else entry / "library.so"
