@@ -25,14 +25,14 @@ from typing import Any
 import click
 from transformers.utils import logging
 
-from llmc.codegen.cuda import nvrtc
-from llmc.codegen.toolchain import CompileTarget, Kind, Toolchain
+from llmc.codegen.cpu.toolchain import CompileTarget, Kind, Toolchain
+from llmc.codegen.cuda.target import nvrtc
 from llmc.compiler import backends
 from llmc.compiler import build as driver
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.capture.capture import Captured
-from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.sources.model_source import ModelSource
+from llmc.ir.ops.kernel import Scheme
 from replay.models import TARGETS, Subject, subjects
 
 WEIGHTS = "weights.safetensors"
