@@ -25,7 +25,7 @@ tests: $(VENV)/installed
 
 soak: $(VENV)/installed
 	$(BIN)/python -m pytest -q -n 2 --soak
-	$(BIN)/python tests/cuda/soak.py
+	$(BIN)/python -m tests.cuda.soak
 
 $(VENV)/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

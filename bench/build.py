@@ -15,6 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script: this checkout's bench and tests
+
+import bench  # noqa: F401  (finds llmc where it is not installed)
 from llmc.compiler.sources.demo import fetch_demo
 
 SCHEMES = ("f32", "bf16", "int8")

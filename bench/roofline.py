@@ -6,11 +6,13 @@ python bench/roofline.py [--out docs]
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from roofline_pictures import bars, ms, under_the_roof
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script: this checkout's bench and tests
 
+from bench.roofline_pictures import bars, ms, under_the_roof
 from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.compiler.roofline.predict import Prediction, predict
 from llmc.compiler.roofline.subject import open_subject

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import log10
 
-from svg import FAINT, GRID, INK, Picture
-
+from bench.svg import FAINT, GRID, INK, Picture
 from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.compiler.roofline.predict import Kernel, Prediction
 

@@ -10,13 +10,17 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from limits import Limits, Peak
-from native import load_native
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout's bench and tests
+
+from bench.cpu.limits import Limits, Peak
+from bench.cpu.native import load_native
 from llmc.codegen import packing
 from llmc.codegen.cpu.target import CpuTarget
 from llmc.compiler.targets import find_target

@@ -12,13 +12,16 @@ import ctypes
 import enum
 import mmap
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from native import load_native
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout's bench and tests
+
+from bench.cpu.native import load_native
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.cpu.target import CpuTarget
 from llmc.codegen.roofline import Peaks

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
-from workload import Phase, Workload
+
+from bench.cpu.workload import Phase, Workload
 
 CONTEXT = 8192  # of llama-batched-bench: 16 sequences of 256 tokens and room
 TOKENS_PER_STEP = 512  # as in our engines

@@ -7,8 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from workload import Phase, Workload, prompts
-
+from bench.cpu.workload import Phase, Workload, prompts
 from llmc.runtime import Engine, RequestHandle
 
 

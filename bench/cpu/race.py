@@ -17,14 +17,15 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from limits import Limits, huge_pages
-from llamacpp import LlamaCppContender, LlamaCppError, ModelWork, quantize
-from llmc_contender import LlmcContender, build_engine
-from load import LoadWatch
-from results import READ, READ_MAPPED, Machine, Precision, Result, Row, report
-from samples import Sample
-from workload import BATCHED, DECODE, PREFILL, Contender
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout's bench and tests
 
+from bench.cpu.limits import Limits, huge_pages
+from bench.cpu.llamacpp import LlamaCppContender, LlamaCppError, ModelWork, quantize
+from bench.cpu.llmc_contender import LlmcContender, build_engine
+from bench.cpu.load import LoadWatch
+from bench.cpu.results import READ, READ_MAPPED, Machine, Precision, Result, Row, report
+from bench.cpu.samples import Sample
+from bench.cpu.workload import BATCHED, DECODE, PREFILL, Contender
 from llmc.compiler.sources.demo import fetch_demo
 from llmc.compiler.targets import find_target
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from limits import Peak
-from llamacpp import LlamaCppContender, ModelWork
-from llmc_contender import LlmcContender
-from samples import Sample, Spread, rates, ratios
-from workload import Phase, Workload
+
+from bench.cpu.limits import Peak
+from bench.cpu.llamacpp import LlamaCppContender, ModelWork
+from bench.cpu.llmc_contender import LlmcContender
+from bench.cpu.samples import Sample, Spread, rates, ratios
+from bench.cpu.workload import Phase, Workload
 
 READ, READ_MAPPED = "read", "read mapped"  # the probe: of anonymous huge pages; of the engine's weights where they are
 

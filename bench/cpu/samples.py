@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from load import Load
+from bench.cpu.load import Load
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -17,8 +18,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from marked_engine import Mark, MarkedEngine
-from workload import DECODE, PREFILL, Phase, Workload, prompts
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout's bench and tests
+
+from bench.cpu.marked_engine import Mark, MarkedEngine
+from bench.cpu.workload import DECODE, PREFILL, Phase, Workload, prompts
 
 Nanoseconds = npt.NDArray[np.int32]
 

@@ -13,17 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [path for path in (str(HERE), str(HERE.parents[1] / "tests" / "cuda")) if path not in sys.path]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout's bench and tests
 
-from end_to_end import FIRST_PROMPT, Workload  # noqa: E402  (the path is set above)
-from parts import GRACE  # noqa: E402
-from prepare import CONFIGS, MODELS, STEP_TOKENS  # noqa: E402
-from run import MINUTES, SHARES  # noqa: E402
-
-from llmc.codegen.cuda.target.gpus import GPUS, Gpu  # noqa: E402
-from llmc.compiler.roofline.predict import Total, predict  # noqa: E402
-from llmc.compiler.roofline.subject import Lowering, open_subject  # noqa: E402
+from bench.gpu.end_to_end import FIRST_PROMPT, Workload
+from bench.gpu.parts import GRACE
+from bench.gpu.prepare import CONFIGS, MODELS, STEP_TOKENS
+from bench.gpu.run import MINUTES, SHARES
+from llmc.codegen.cuda.target.gpus import GPUS, Gpu
+from llmc.compiler.roofline.predict import Total, predict
+from llmc.compiler.roofline.subject import Lowering, open_subject
 
 BEGIN, END = "<!-- begin: python bench/gpu/budget.py -->", "<!-- end -->"
 
@@ -72,8 +70,8 @@ def steps(lowering: Lowering, gpu: Gpu, work: Workload) -> float:
 
 def rows(gpu: Gpu, assumed: Assumed = ASSUMED) -> Iterator[tuple[str, float, str]]:
     """(part, seconds, why)."""
-    from cases import TIMED, checked
-    from primitives import CHECKS
+    from bench.gpu.cases import TIMED, checked
+    from bench.gpu.primitives import CHECKS
 
     work, a = Workload(), assumed
     cases = len(checked(False))
@@ -129,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="h200", choices=GPUS)
     args = parser.parse_args()
-    page = HERE / "README.md"
+    page = Path(__file__).with_name("README.md")
     lines = list(table(GPUS[args.target]))
     print("\n".join(lines))
     before, _, rest = page.read_text().partition(BEGIN)

@@ -1,7 +1,7 @@
 """A GPU under the interface that tests of kernels use for the emulator: the driver's C API and nothing else.
 
 The same calls reach the emulated driver where LD_LIBRARY_PATH names its folder. There every cubin needs a twin in the
-folder LLMC_EMU_TWINS, which `CardLab` makes. tests/cuda is on sys.path (run.py).
+folder LLMC_EMU_TWINS, which `CardLab` makes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from harness import TOUCH, Lab
 
 from llmc.codegen.cuda.kernel import KernelParams, render
 from llmc.codegen.cuda.target.capabilities import TARGETS, CudaTarget
@@ -23,6 +22,7 @@ from llmc.codegen.cuda.target.nvrtc import TEMPLATES, compile_cubin, cubin_key
 from llmc.emulator import pairs
 from llmc.emulator.build import build_twin
 from llmc.emulator.session import CudaError, Emulator, Kernel, Schedule
+from tests.cuda.harness import TOUCH, Lab
 
 _MAJOR, _MINOR, _SMS, _L2 = 75, 76, 16, 38  # CU_DEVICE_ATTRIBUTE_...
 # Compute capability -> the target whose cubins it runs.

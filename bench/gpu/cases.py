@@ -13,13 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-import rows_examples
-from card import CardLab, elapsed_seconds, events, record
-from harness import Shape
-from libraries import Library
-from linear_shapes import S, mma, wgmma
-from shapes import quick
 
+from bench.gpu.card import CardLab, elapsed_seconds, events, record
+from bench.gpu.libraries import Library
 from llmc.codegen.cuda.attention.layer import Layer
 from llmc.codegen.cuda.attention.params import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.kernel import KernelParams
@@ -28,6 +24,10 @@ from llmc.codegen.cuda.sample.params import SampleParams
 from llmc.emulator.session import Argument, DeviceArray, Mode, Schedule
 from llmc.ir.graph import Graph
 from llmc.ir.types import DType
+from tests.cuda.harness import Shape
+from tests.cuda.kernels import rows_examples
+from tests.cuda.kernels.linear_shapes import S, mma, wgmma
+from tests.cuda.kernels.shapes import quick
 
 FLUSHES = 6  # so many that Python has queued all that is timed before the card comes to it: gaps would count
 

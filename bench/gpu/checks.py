@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from card import CardLab
+
+from bench.gpu.card import CardLab
 
 Array = np.ndarray
 HEAD = '#include "device.cuh"\n'

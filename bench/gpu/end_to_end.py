@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from records import Item, Records
 
+from bench.gpu.records import Item, Records
 from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.loop.results import Output
 

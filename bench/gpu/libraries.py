@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness import Shape
-
 from llmc.codegen.cuda.attention.params import DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.linear.params import LinearMmaParams, LinearWgmmaParams
 from llmc.ir.types import DType
+from tests.cuda.harness import Shape
 
 
 @dataclass(frozen=True)

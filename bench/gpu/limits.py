@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 
 import numpy as np
-from card import CardLab, elapsed_seconds, events, record
+
+from bench.gpu.card import CardLab, elapsed_seconds, events, record
 
 COPY = """#include "device.cuh"
 LLMC_KERNEL(512, 2) kernel(const unsigned char* from, unsigned char* to, int vectors) {

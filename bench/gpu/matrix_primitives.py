@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from card import CardLab
-from checks import Array, Check, equal, kernel, rng
 from ml_dtypes import bfloat16, float8_e4m3fn
+
+from bench.gpu.card import CardLab
+from bench.gpu.checks import Array, Check, equal, kernel, rng
 
 MATRIX = kernel(
     32,

@@ -11,17 +11,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tests" / "cuda")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout's bench and tests
 
-from records import Records  # noqa: E402  (the path is set above)
+from bench.gpu.records import Records
 
 if TYPE_CHECKING:
-    from card import CardLab
+    from bench.gpu.card import CardLab
 
 
 def _lab(records: Records) -> CardLab:
-    from card import CardLab
+    from bench.gpu.card import CardLab
 
     cubins = records.options.get("cubins")
     return CardLab(cubins=Path(cubins) if cubins else None)
@@ -29,7 +28,7 @@ def _lab(records: Records) -> CardLab:
 
 def limits(records: Records) -> None:
     """The card, and what it reaches. Sizes: `bytes` of memory, `rounds` of the matrix loop, `repeats`."""
-    from limits import copy_rate, matrix_rate, read_rate, upload_rate
+    from bench.gpu.limits import copy_rate, matrix_rate, read_rate, upload_rate
 
     o = records.options
     lab = None
@@ -71,7 +70,7 @@ def _version(package: str) -> str | None:
 
 def primitives(records: Records) -> None:
     """Every function of device.cuh."""
-    from primitives import for_card
+    from bench.gpu.primitives import for_card
 
     lab = _lab(records)
     checks = {check.name: check for check in for_card(lab)}
@@ -87,8 +86,7 @@ def primitives(records: Records) -> None:
 
 def kernels(records: Records) -> None:
     """The cases of tests/cuda against float64, or (`tiny`) one of each template."""
-    from cases import check, checked, named, ours
-
+    from bench.gpu.cases import check, checked, named, ours
     from llmc.codegen.cpu.toolchain import ToolchainError
 
     lab = _lab(records)
@@ -104,9 +102,9 @@ def kernels(records: Records) -> None:
 
 def times(records: Records) -> None:
     """Kernels of TIMED, beside torch's libraries where they are."""
-    from card import Card
-    from cases import TIMED, TimingLab, checked, named, ours, timed
-    from libraries import library_for, torch_on_card
+    from bench.gpu.card import Card
+    from bench.gpu.cases import TIMED, TimingLab, checked, named, ours, timed
+    from bench.gpu.libraries import library_for, torch_on_card
 
     o = records.options
     card = Card()
@@ -136,7 +134,7 @@ def times(records: Records) -> None:
 
 def engines(records: Records) -> None:
     """Hollow engines filled, those that are not prepared made first."""
-    from prepare import engine_for
+    from bench.gpu.prepare import engine_for
 
     o = records.options
     for key in records.each(o["models"]):
@@ -145,7 +143,7 @@ def engines(records: Records) -> None:
 
 def model(records: Records) -> None:
     """One engine, end to end."""
-    from end_to_end import measure
+    from bench.gpu.end_to_end import measure
 
     measure(records)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from records import Item
+from bench.gpu.records import Item
 
 PROGRAM = Path(__file__).with_name("part.py")
 GRACE = 20.0  # seconds beyond its time that a part may take to end what it has begun

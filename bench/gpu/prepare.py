@@ -20,16 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout's bench and tests
+
+from bench.gpu.end_to_end import TINY, Workload
+from llmc.codegen.cuda.target.capabilities import TARGETS
+from llmc.codegen.cuda.target.gpus import GPUS
+from llmc.codegen.hollow import MANIFEST, fill, is_hollow
+from llmc.runtime.errors import EngineError
+
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [path for path in (str(HERE), str(HERE.parents[1] / "tests" / "cuda")) if path not in sys.path]
-
-from end_to_end import TINY, Workload  # noqa: E402  (the path is set above)
-
-from llmc.codegen.cuda.target.capabilities import TARGETS  # noqa: E402
-from llmc.codegen.cuda.target.gpus import GPUS  # noqa: E402
-from llmc.codegen.hollow import MANIFEST, fill, is_hollow  # noqa: E402
-from llmc.runtime.errors import EngineError  # noqa: E402
-
 CONFIGS = HERE.parent / "configs"
 PREPARED = HERE / "prepared"
 MODELS = ("Qwen3-0.6B", "Llama-3.2-1B", "Llama-3.1-8B")  # the quickest first
@@ -161,12 +160,11 @@ def engine_for(model: str, prepared: Path, target: str, scratch: Path, tiny: boo
 
 def sources(arch: str, tiny: bool) -> Iterator[str]:
     """Of every kernel that checks and timings launch, models apart."""
-    from cases import TIMED, checked, launched_for
-    from harness import TOUCH
-    from limits import COPY, MMA, READ, WGMMA
-    from primitives import CHECKS
-
+    from bench.gpu.cases import TIMED, checked, launched_for
+    from bench.gpu.limits import COPY, MMA, READ, WGMMA
+    from bench.gpu.primitives import CHECKS
     from llmc.codegen.cuda.kernel import render
+    from tests.cuda.harness import TOUCH
 
     target = TARGETS[arch]
     yield from (TOUCH, COPY, READ, MMA, *([WGMMA] if target.has("wgmma") else []))
@@ -181,8 +179,7 @@ def sources(arch: str, tiny: bool) -> Iterator[str]:
 
 def prepare_cubins(prepared: Path, arch: str, tiny: bool) -> int:
     """Compiles what neither lies there nor in the user's cache; how many there are."""
-    from card import cubin_path
-
+    from bench.gpu.card import cubin_path
     from llmc.codegen.cuda.target.nvrtc import cached_cubin
     from llmc.emulator.cache import cache_dir
 

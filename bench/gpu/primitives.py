@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-from card import CardLab
-from checks import Check, equal, kernel, rng
-from matrix_primitives import MATRIX_CHECKS
 from ml_dtypes import bfloat16, float8_e4m3fn
 
+from bench.gpu.card import CardLab
+from bench.gpu.checks import Check, equal, kernel, rng
+from bench.gpu.matrix_primitives import MATRIX_CHECKS
 from llmc.emulator.session import DeviceArray
 
 Array = np.ndarray

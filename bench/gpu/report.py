@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from parts import Outcome
-from records import Item
-
+from bench.gpu.parts import Outcome
+from bench.gpu.records import Item
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 
 FORMAT = 2

@@ -11,7 +11,6 @@ wrong, failed, or was left out for want of time, and says which.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import os
 import re
@@ -26,22 +25,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout's bench and tests
+
+from bench.gpu.parts import Background, Outcome, Part, Run
+from bench.gpu.prepare import MODELS, PREPARED, check_folder, check_models
+from bench.gpu.records import Item
+from bench.gpu.report import Report, bandwidth, rate
+from bench.gpu.tables import show
+from llmc.runtime.artifact.atomic_folder import hidden_sibling, remove_dead_siblings
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-CHECKOUT = ROOT / "tests" / "_typing"  # this checkout as the package llmc
-sys.path[:0] = [str(HERE)]
-if importlib.util.find_spec("llmc") is None:  # a bare machine, where nothing was installed
-    sys.path.append(str(CHECKOUT))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(CHECKOUT)]))
-
-from parts import Background, Outcome, Part, Run  # noqa: E402  (the path is set above)
-from prepare import MODELS, PREPARED, check_folder, check_models  # noqa: E402
-from records import Item  # noqa: E402
-from report import Report, bandwidth, rate  # noqa: E402
-from tables import show  # noqa: E402
-
-from llmc.runtime.artifact.atomic_folder import hidden_sibling, remove_dead_siblings  # noqa: E402
-
 Expect = Callable[[str, Item], None]
 EMULATED = {"sm_80": "a100", "sm_89": "l40s", "sm_90a": "h100"}
 # Seconds that each part may take of 450, which is --minutes; models share what is left.
@@ -177,7 +170,7 @@ def _model(
     session: Session, asked: Asked, name: str, target: str, until: float, twins: Callable[[Path], Mapping[str, str]]
 ) -> None:
     """One engine, end to end; after a fault once more with kernels launched one by one, which names it."""
-    from end_to_end import TINY, Workload
+    from bench.gpu.end_to_end import TINY, Workload
 
     found, engine = session.report, asked.scratch / name
     filled = found.parts["engines"].items.get(name, {"error": "not filled in time"}) if "engines" in found.parts else {}
@@ -206,8 +199,7 @@ def _model(
 
 def _expectations(found: Report, engine: Path, target: str) -> Expect:
     """Adds floor_s and expected_s to the items of a model: a limit that was not measured is the data sheet's."""
-    from expectations import Expectations, Measured, card_as_measured
-
+    from bench.gpu.expectations import Expectations, Measured, card_as_measured
     from llmc.codegen.cuda.target.gpus import GPUS
 
     gpu, card = GPUS[target], found.limits["card"]

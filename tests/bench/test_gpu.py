@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -13,27 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.gpu import cases, libraries, primitives
 from llmc.codegen.cuda.attention.layer import Layer
 from llmc.codegen.cuda.attention.params import DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.sample.params import SampleParams
 from llmc.ir.types import DType
+from tests.cuda.kernels import linear_shapes
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "bench" / "gpu"
 
 pytest.importorskip("cuda.bindings", reason="needs the extra `cuda`: pip install llmc[cuda]")
-
-
-@pytest.fixture(scope="module")
-def primitives():
-    folders = [str(GPU), str(ROOT / "tests" / "cuda")]
-    sys.path[:0] = folders
-    try:
-        import primitives
-    finally:
-        for folder in folders:
-            sys.path.remove(folder)
-    return primitives
 
 
 @pytest.fixture(scope="module")
@@ -127,16 +116,13 @@ def test_an_engine_with_a_damaged_kernel_is_left_out_by_name(prepared: Path, tmp
 
 
 @pytest.mark.parametrize("decode", [True, False])
-def test_what_torch_is_compared_on_is_the_same_attention(
-    primitives: Any, monkeypatch: pytest.MonkeyPatch, decode: bool
-) -> None:
+def test_what_torch_is_compared_on_is_the_same_attention(monkeypatch: pytest.MonkeyPatch, decode: bool) -> None:
     """On this CPU: shapes, masks and grouped heads are those that the kernel is given."""
     torch = pytest.importorskip("torch")
-    libraries = on_path(monkeypatch, "libraries")
     layer = Layer(DType.BF16, 4, 2, 16, 16, 64)
     params = DecodeAttentionParams(layer) if decode else PrefillAttentionParams(layer, DType.BF16)
     contexts, rows = ((9, 9, 9), (1, 1, 1)) if decode else ((9,), (9,))
-    drawn = []
+    drawn: list[Any] = []
     randn = torch.randn
     monkeypatch.setattr(torch, "randn", lambda *shape, **kind: drawn.append(randn(*shape, **kind)) or drawn[-1])
     library = libraries.library_for(params, {"contexts": contexts, "rows": rows}, torch, "cpu")
@@ -151,10 +137,9 @@ def test_what_torch_is_compared_on_is_the_same_attention(
     np.testing.assert_allclose(got, want, rtol=0.03, atol=0.03)
 
 
-def test_what_torch_is_compared_on_is_the_same_linear(primitives: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_is_compared_on_is_the_same_linear() -> None:
     torch = pytest.importorskip("torch")
-    libraries, shapes = on_path(monkeypatch, "libraries"), on_path(monkeypatch, "linear_shapes")
-    plain = shapes.mma("plain", 96, 64, 64, 64, 8, shapes.S, 2)
+    plain = linear_shapes.mma("plain", 96, 64, 64, 64, 8, linear_shapes.S, 2)
     library = libraries.library_for(plain, {"T": 5}, torch, "cpu")
     assert library.run().shape == (5, 96) and library.run().dtype == torch.bfloat16
     assert libraries.library_for(SampleParams(64, 64), {"rows": 1}, torch, "cpu") is None
@@ -162,21 +147,14 @@ def test_what_torch_is_compared_on_is_the_same_linear(primitives: Any, monkeypat
     assert libraries.library_for(windowed, {"contexts": (9,), "rows": (1,)}, torch, "cpu") is None
 
 
-def on_path(monkeypatch: pytest.MonkeyPatch, module: str) -> Any:
-    """A module of the bench, found as it is when the bench runs."""
-    for folder in (ROOT / "tests" / "cuda", GPU):
-        monkeypatch.syspath_prepend(str(folder))
-    return importlib.import_module(module)
-
-
-def test_every_primitive_is_shown(primitives) -> None:  # type: ignore[no-untyped-def]
+def test_every_primitive_is_shown() -> None:
     sources = "".join(source for check in primitives.CHECKS for source in check.sources)
     names = primitives.named((ROOT / "templates" / "cuda" / "device.cuh").read_text())
     assert len(names) > 40
     assert sorted(name for name in names if f"{name}(" not in sources and f"{name}<" not in sources) == []
 
 
-def test_a_wrong_value_is_named(primitives) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_value_is_named() -> None:
     got, want = np.zeros((2, 3)), np.zeros((2, 3))
     got[1, 2] = 5
     with pytest.raises(AssertionError, match=r"mma: 1 of 6 differ, first at \(1, 2\): 5\.0 for 0\.0"):
@@ -185,10 +163,9 @@ def test_a_wrong_value_is_named(primitives) -> None:  # type: ignore[no-untyped-
         primitives.equal("nan", np.array([np.nan]), np.array([0.0]))
 
 
-def test_no_case_hides_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu_cases = on_path(monkeypatch, "cases")
-    for cases in (gpu_cases.TIMED, gpu_cases.checked(False), gpu_cases.checked(True)):
-        found = gpu_cases.named(cases)
-        assert list(found.values()) == list(cases)
-    templates = {case.params.template for case in gpu_cases.TIMED}
+def test_no_case_hides_another() -> None:
+    for chosen in (cases.TIMED, cases.checked(False), cases.checked(True)):
+        found = cases.named(chosen)
+        assert list(found.values()) == list(chosen)
+    templates = {case.params.template for case in cases.TIMED}
     assert {"rows", "attention_combine", "attention_decode", "attention_prefill", "sample"} <= templates

@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
-GPU = Path(__file__).resolve().parents[2] / "bench" / "gpu"
+from bench.gpu import parts, prepare
+from bench.gpu.prepare import find_prepared, hollow_path
+from bench.gpu.run import SCRATCH, scratch_parent
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU = ROOT / "bench" / "gpu"
 KEYS = ["a", "b", "c", "d"]
 PROGRAM = f"""
 import os, sys, time
-sys.path.insert(0, {str(GPU)!r})
-from records import Records
+sys.path.insert(0, {str(ROOT)!r})
+from bench.gpu.records import Records
 
 records = Records.of_parent()
 if records.part == "broken":
@@ -38,20 +43,17 @@ for key in records.each({KEYS}):
 
 
 @pytest.fixture
-def parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.syspath_prepend(str(GPU))
-    import parts
-
+def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Parts run PROGRAM, and hung ones are given up soon."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     monkeypatch.setattr(parts, "PROGRAM", program)
     monkeypatch.setattr(parts, "GRACE", 4.0)
-    return parts
 
 
 def run(
-    parts: Any, does: str = "items", seconds: float = 60.0, patience: float = 60.0, deaths: int = 3, **options: str
-) -> Any:
+    does: str = "items", seconds: float = 60.0, patience: float = 60.0, deaths: int = 3, **options: str
+) -> parts.Outcome:
     told: dict[str, Any] = {}
     part = parts.Part("part", does, options | {"seed": 7}, deaths, patience)
     outcome = parts.Run(part, time.monotonic() + seconds, {"PATH": "/usr/bin"}, told.__setitem__).run()
@@ -60,52 +62,59 @@ def run(
     return outcome
 
 
-def test_items_come_as_they_are_done(parts: Any) -> None:
-    outcome = run(parts)
+@pytest.mark.usefixtures("program")
+def test_items_come_as_they_are_done() -> None:
+    outcome = run()
     assert outcome.items == {key: {"value": key * 3, "seed": 7} for key in KEYS}
     assert outcome.complete and not outcome.errors and not outcome.left_out
 
 
 @pytest.mark.parametrize("how, said", [("raise", "CUDA_ERROR_ILLEGAL_ADDRESS in b"), ("kill", "exit status -9")])
-def test_a_death_costs_its_item(parts: Any, how: str, said: str) -> None:
-    outcome = run(parts, b=how)
+@pytest.mark.usefixtures("program")
+def test_a_death_costs_its_item(how: str, said: str) -> None:
+    outcome = run(b=how)
     assert sorted(outcome.items) == ["a", "c", "d"] and list(outcome.errors) == ["b"]
     assert said in outcome.errors["b"]
     assert outcome.complete  # nothing was left out: b is wrong
 
 
-def test_many_deaths_end_it(parts: Any) -> None:
-    outcome = run(parts, deaths=2, a="raise", b="raise", c="raise")
+@pytest.mark.usefixtures("program")
+def test_many_deaths_end_it() -> None:
+    outcome = run(deaths=2, a="raise", b="raise", c="raise")
     assert not outcome.items and list(outcome.errors) == ["a", "b"] and outcome.left_out == ["c", "d"]
     assert not outcome.complete
 
 
-def test_what_hangs_is_ended(parts: Any) -> None:
-    outcome = run(parts, patience=3.0, c="hang")
+@pytest.mark.usefixtures("program")
+def test_what_hangs_is_ended() -> None:
+    outcome = run(patience=3.0, c="hang")
     assert sorted(outcome.items) == ["a", "b", "d"] and "nothing heard for 3 s" in outcome.errors["c"]
 
 
-def test_a_slow_start_is_no_hang(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("program")
+def test_a_slow_start_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that must wake up first takes seconds, an item of a part does not."""
-    outcome = run(parts, "late", patience=1.0)
+    outcome = run("late", patience=1.0)
     assert sorted(outcome.items) == KEYS and outcome.complete, outcome
     monkeypatch.setattr(parts, "START", 1.0)
-    assert "nothing heard for 1 s" in run(parts, "late", patience=1.0).error
+    assert "nothing heard for 1 s" in run("late", patience=1.0).error
 
 
-def test_time_runs_out_between_items_and_in_one(parts: Any) -> None:
+@pytest.mark.usefixtures("program")
+def test_time_runs_out_between_items_and_in_one() -> None:
     """What is under way has GRACE to end; what is not begun is left out."""
-    outcome = run(parts, seconds=3.0, b="slow")
+    outcome = run(seconds=3.0, b="slow")
     assert list(outcome.items) == ["a", "b"] and outcome.left_out == ["c", "d"] and not outcome.complete
-    outcome = run(parts, seconds=3.0, b="hang")
+    outcome = run(seconds=3.0, b="hang")
     assert list(outcome.items) == ["a"] and outcome.left_out == ["c", "d"]
     assert "stopped at the end of its time" in outcome.errors["b"]
-    outcome = run(parts, seconds=0.0)
+    outcome = run(seconds=0.0)
     assert outcome.left_out == KEYS and not outcome.complete
 
 
-def test_what_cannot_begin_says_why(parts: Any) -> None:
-    outcome = run(parts, "broken")
+@pytest.mark.usefixtures("program")
+def test_what_cannot_begin_says_why() -> None:
+    outcome = run("broken")
     assert "no driver" in outcome.error and not outcome.complete and not outcome.items
 
 
@@ -121,9 +130,6 @@ def test_a_report_without_a_card_says_so(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_be_made_is_an_item_that_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.syspath_prepend(str(GPU))
-    import prepare
-
     def refuse(*arguments: object) -> None:
         raise ModuleNotFoundError("No module named 'transformers'")
 
@@ -132,10 +138,7 @@ def test_an_engine_that_cannot_be_made_is_an_item_that_says_why(
     assert item == {"error": "no M for h200 is prepared; here: ModuleNotFoundError: No module named 'transformers'"}
 
 
-def test_an_engine_of_other_sources_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(GPU))
-    import prepare
-
+def test_an_engine_of_other_sources_is_known(tmp_path: Path) -> None:
     (tmp_path / "codegen").mkdir()
     source = tmp_path / "codegen" / "model.py"
     source.write_text("a = 1\n")
@@ -152,10 +155,7 @@ def test_an_engine_of_other_sources_is_known(monkeypatch: pytest.MonkeyPatch, tm
     assert prepare.is_of_this_checkout(engine)
 
 
-def test_an_engine_for_a_like_gpu_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(GPU))
-    from prepare import find_prepared, hollow_path
-
+def test_an_engine_for_a_like_gpu_will_do(tmp_path: Path) -> None:
     def prepared(target: str) -> Path:
         folder = hollow_path(tmp_path, target, "M")
         folder.mkdir(parents=True)
@@ -198,13 +198,8 @@ def test_what_nobody_could_mean_is_refused_at_once(
     assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr, done.stderr
 
 
-def test_engines_of_a_report_that_was_killed_do_not_stay_in_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_engines_of_a_report_that_was_killed_do_not_stay_in_memory(tmp_path: Path) -> None:
     """16 GB of them; those of a report that is under way stay."""
-    monkeypatch.syspath_prepend(str(GPU))
-    from run import SCRATCH, scratch_parent
-
     program = (
         "import sys, time; from pathlib import Path; from llmc.runtime.artifact.atomic_folder import hidden_sibling\n"
         f"with hidden_sibling(Path(sys.argv[1]) / {SCRATCH!r}) as folder:\n"
@@ -222,10 +217,7 @@ def test_engines_of_a_report_that_was_killed_do_not_stay_in_memory(
     assert scratch_parent(1 << 60, tmp_path) != tmp_path
 
 
-def test_a_damaged_prepared_engine_is_an_item_that_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(str(GPU))
-    import prepare
-
+def test_a_damaged_prepared_engine_is_an_item_that_says_why(tmp_path: Path) -> None:
     folder = prepare.hollow_path(tmp_path, "h200", "M")
     folder.mkdir(parents=True)
     (folder / "hollow.json").write_text('{"half": ')

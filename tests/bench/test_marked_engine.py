@@ -1,6 +1,6 @@
 """Marks of the step profile: put around every kernel of both entries, and read back as what those compute."""
 
-from marked_engine import Mark, mark_sources
+from bench.cpu.marked_engine import Mark, mark_sources
 
 GENERATED = """\
 inline void helper() {

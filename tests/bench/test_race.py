@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from llamacpp import LlamaCppContender, LlamaCppError, ModelWork, quantize
-from load import Load
-from samples import Sample, Spread, rates, ratios
-from workload import BATCHED, DECODE, PREFILL, prompts
+
+from bench.cpu.llamacpp import LlamaCppContender, LlamaCppError, ModelWork, quantize
+from bench.cpu.load import Load
+from bench.cpu.samples import Sample, Spread, rates, ratios
+from bench.cpu.workload import BATCHED, DECODE, PREFILL, prompts
 
 IDLE = Load(0.0, 0.0)
 

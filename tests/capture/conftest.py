@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tiny_models import config_of, eager_model, example, hf_logits, relative_error
 from transformers import PreTrainedModel
 
 from llmc.compiler.capture import hooks
@@ -20,6 +19,7 @@ from llmc.compiler.sources.demo import fetch_demo
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.ir.reference import run
+from tests.tiny_models import config_of, eager_model, example, hf_logits, relative_error
 
 hooks.install()
 

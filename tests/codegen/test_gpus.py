@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
-from catalog import for_target
 
 from llmc.codegen.cpu.target import CpuTarget, TargetError
 from llmc.codegen.cuda.target.capabilities import TARGETS, CudaTarget
@@ -13,6 +12,7 @@ from llmc.codegen.cuda.target.gpus import GIB, GPUS, Gpu
 from llmc.codegen.work import Unit
 from llmc.compiler.targets import find_target, target_names
 from llmc.emulator import devices
+from tests.cuda.kernels.catalog import for_target
 
 EMULATED = {
     "a100": devices.A100,

@@ -1,19 +1,19 @@
-"""One emulator per test process; `harness` and `references` are importable from this folder."""
+"""One emulator per test process."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+if TYPE_CHECKING:
+    from tests.cuda.harness import Lab
 
 pytest.importorskip("cuda.bindings", reason="needs the extra `cuda`: pip install llmc[cuda]")
 
 
 @pytest.fixture(scope="session")
-def lab():  # type: ignore[no-untyped-def]
-    from harness import Lab
+def lab() -> Lab:
+    from tests.cuda.harness import Lab
 
     return Lab()

@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import attention_cases
-import linear_cases
 import numpy as np
-import rows_lab
 from ml_dtypes import bfloat16
 
 from llmc.codegen.cuda.attention.params import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
@@ -21,6 +18,7 @@ from llmc.codegen.cuda.sample.params import SampleParams
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
+from tests.cuda.kernels import attention_cases, linear_cases, rows_lab
 
 SYMBOL = "kernel"
 # Rewrites n two-byte words of p with themselves.
@@ -127,7 +125,7 @@ class Lab:
 
 
 def _sample(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> None:
-    import sample_runner  # which imports this module
+    from tests.cuda.kernels import sample_runner  # which imports this module
 
     sample_runner.run(lab, p, shape, rng)
 

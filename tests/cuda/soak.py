@@ -1,8 +1,7 @@
 """The long matrix (`make soak`): every variant of every kernel at every shape under the race detector in
-three
-schedules, then the mutants.
+three schedules, then the mutants.
 
-    python tests/cuda/soak.py [--seed N] [--skip-mutants]
+    python -m tests.cuda.soak [--seed N] [--skip-mutants]
 
 prints progress, and exits 1 when a case fails or a mutant survives.
 """
@@ -15,13 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from harness import Lab
-from references import Wrong
-from shapes import full, quick
-
 from llmc.emulator.session import CudaError, Mode, Schedule
+from tests.cuda.harness import Lab
+from tests.cuda.kernels.references import Wrong
+from tests.cuda.kernels.shapes import full, quick
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
@@ -44,7 +42,7 @@ def main() -> int:
     print(f"matrix: {runs} runs, {failures} failures, {time.monotonic() - start:.0f} s")
     if args.skip_mutants:
         return bool(failures)
-    mutants = subprocess.run([sys.executable, str(Path(__file__).parent / "mutate.py")]).returncode
+    mutants = subprocess.run([sys.executable, "-m", "tests.cuda.mutation.mutate"], cwd=ROOT).returncode
     return bool(failures or mutants)
 
 

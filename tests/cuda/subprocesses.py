@@ -1,5 +1,4 @@
-"""Runs a script of this folder in a process whose libcuda.so.1 is the emulator's: unmodified cuda-python
-on top."""
+"""Runs a program of this folder in a process whose libcuda.so.1 is the emulator's: unmodified cuda-python on top."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from llmc.emulator import pairs
 from llmc.emulator.build import build_driver, build_twin
 from llmc.emulator.devices import H100, Device, environment
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def build_source(source: str, name: str, folder: Path, arch: str, checked: bool) -> Path:
@@ -34,13 +33,14 @@ def build_pairs(kernels: Sequence[KernelParams], folder: Path, *, arch: str = "s
 
 
 def run(
-    script: str,
+    program: str,
     *args: str,
     folder: Path,
     checked: bool = False,
     schedule: str = "forward",
     devices: Sequence[Device] = (H100,),
 ) -> subprocess.CompletedProcess[str]:
+    """`program`: a module of this folder, such as "driver.program"."""
     env = os.environ | {
         "LD_LIBRARY_PATH": str(build_driver().folder),
         "LLMC_EMU_TWINS": str(folder / "twins"),
@@ -49,7 +49,8 @@ def run(
         "LLMC_EMU_DEVICES": environment(list(devices)),
     }
     return subprocess.run(
-        [sys.executable, str(HERE / script), str(folder), *args],
+        [sys.executable, "-m", f"tests.cuda.{program}", str(folder), *args],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         env=env,

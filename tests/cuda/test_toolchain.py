@@ -12,16 +12,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import sass
-from catalog import for_target
-from linear_catalog import LINEARS
-from rows_examples import examples
 
 from llmc.codegen.cuda.kernel import render, symbol_of
 from llmc.codegen.cuda.linear.params import LinearMmaParams, LinearParams, LinearWgmmaParams
 from llmc.codegen.cuda.target import nvrtc
 from llmc.codegen.cuda.target.capabilities import TARGETS
 from llmc.emulator.pairs import cubin_hash
+from tests.cuda import sass
+from tests.cuda.kernels.catalog import for_target
+from tests.cuda.kernels.linear_catalog import LINEARS
+from tests.cuda.kernels.rows_examples import examples
 
 
 @pytest.mark.parametrize("arch", nvrtc.ARCHS)

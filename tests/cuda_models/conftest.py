@@ -1,7 +1,8 @@
 """Engines of tiny models, as tests/e2e has them."""
 
-from e2e.shared_engines import engines
 from transformers.utils import logging
+
+from tests.e2e.shared_engines import engines
 
 logging.disable_progress_bar()
 __all__ = ["engines"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from llmc.runtime.artifact.artifact import read_manifest
 from llmc.runtime.artifact.manifest import CUDA
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Emulation:
         arch = next(t.arch for t in read_manifest(engine).targets if t.kind == CUDA and t.name == target)
         emulator = [sys.executable, "-m", "llmc.emulator", "--gpu", target, "--arch", arch]
         emulator += ["--check"] if self.checked else []
-        command = [*emulator, engine, "--", sys.executable, HERE / program, *arguments]
+        command = [*emulator, engine, "--", sys.executable, "-m", f"tests.cuda_models.{program}", *arguments]
         env = os.environ | {"LLMC_EMU_SCHEDULE": self.schedule}
-        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=1800)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env, timeout=1800)
         assert done.returncode == 0, done.stderr[-6000:]
         return done.stdout
 
     def logits(self, check: str, engine: Path, out: Path, *arguments: Any, target: str = "h100") -> NDArray[np.float32]:
         """What a check of emulated.py saved: f32[positions, vocab]."""
         file = out / f"{check}-{target}.npz"
-        self.run("emulated.py", check, engine, file, *map(str, arguments), engine=engine, target=target)
+        self.run("emulated", check, engine, file, *map(str, arguments), engine=engine, target=target)
         logits: NDArray[np.float32] = np.load(file)["logits"]
         return logits

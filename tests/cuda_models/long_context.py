@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from emulated import ids_of
 
 from llmc.runtime import Engine
 from llmc.runtime.loop.results import Output
+from tests.cuda_models.emulated import ids_of
 
 LAST = 4
 

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import sass
-from e2e.engines import Engines, Silent
 
 from llmc.codegen.cpu.toolchain import ToolchainError
 from llmc.codegen.cuda.target import nvrtc
@@ -18,6 +16,8 @@ from llmc.compiler.build import BuildOptions, build
 from llmc.ir.graph import IRError
 from llmc.ir.ops.kernel import Scheme
 from llmc.runtime.cuda.plan import Plan, read_plan
+from tests.cuda import sass
+from tests.e2e.engines import Engines, Silent
 
 SMALL = {"max_batch": 4, "step_tokens": 64}
 
@@ -86,13 +86,12 @@ def test_nothing_of_cuda_is_loaded_for_a_cpu(engines: Engines, tmp_path: Path) -
     script = f"""
 from pathlib import Path
 from llmc.compiler.build import BuildOptions, build
-from e2e.engines import Silent
+from tests.e2e.engines import Silent
 build(BuildOptions({str(folder)!r}, Path({str(tmp_path / "cpu")!r})), Silent())
 print([line.split()[-1] for line in open("/proc/self/maps") if "libcuda" in line or "nvrtc" in line])
 """
-    tests = str(Path(__file__).parents[1])
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r})\n{script}"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stdout + done.stderr[-2000:]
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_models.emulated import ids_of
-from cuda_models.emulation import Emulation
-from cuda_models.interpreted import interpreted
-from e2e.engines import Engines
 from numpy.typing import NDArray
 
 from llmc.ir.ops.kernel import Scheme
+from tests.cuda_models.emulated import ids_of
+from tests.cuda_models.emulation import Emulation
+from tests.cuda_models.interpreted import interpreted
+from tests.e2e.engines import Engines
 
 LENGTH = 20  # beyond every window (8)
 FAMILIES = (

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_models.emulated import ids_of
-from cuda_models.emulation import Emulation
-from e2e.engines import Engines
 
 from llmc.ir.ops.kernel import Scheme
 from llmc.runtime import Engine
+from tests.cuda_models.emulated import ids_of
+from tests.cuda_models.emulation import Emulation
+from tests.e2e.engines import Engines
 
 WINDOW, CHUNK, BLOCK = 96, 512, 32
 
@@ -20,7 +20,7 @@ WINDOW, CHUNK, BLOCK = 96, 512, 32
 def test_a_long_prompt(length: int, engines: Engines, tmp_path: Path) -> None:
     _, folder = engines.model("gemma3", sliding_window=WINDOW, max_position_embeddings=8704)
     engine = engines.engine(folder, Scheme.BF16, target="h100,cpu", max_batch=1, step_tokens=CHUNK)
-    Emulation().run("long_context.py", engine, tmp_path / "out.npz", str(length), engine=engine)
+    Emulation().run("long_context", engine, tmp_path / "out.npz", str(length), engine=engine)
     found = np.load(tmp_path / "out.npz")
     with Engine.load(engine, device="cpu", max_rows=4) as cpu:
         expected = cpu.logits(ids_of(length, 97, 1), rows=list(range(length - 4, length)))

@@ -10,9 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sass
-from cuda_models.emulation import Emulation
-from e2e.engines import Engines, Silent
 
 from llmc.codegen.cuda import model as cuda_model
 from llmc.codegen.cuda.target import nvrtc
@@ -28,6 +25,9 @@ from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime import Engine
 from llmc.runtime.artifact.manifest import Limits
+from tests.cuda import sass
+from tests.cuda_models.emulation import Emulation
+from tests.e2e.engines import Engines, Silent
 
 pytestmark = pytest.mark.soak
 
@@ -73,7 +73,7 @@ def test_teacher_forced_against_the_cpu(target: str, engine: Path, tmp_path: Pat
     with Engine.load(engine, device="cpu", max_rows=64) as cpu:
         texts = [cpu.encode(text) for text in TEXTS]
         expected = [cpu.logits(ids) for ids in texts]
-    out = Emulation().run("texts.py", engine, tmp_path / "out.npz", *map(str, TEXTS), engine=engine, target=target)
+    out = Emulation().run("texts", engine, tmp_path / "out.npz", *map(str, TEXTS), engine=engine, target=target)
     print(out)
     found = np.load(tmp_path / "out.npz")
     for number, (ids, cpu_logits) in enumerate(zip(texts, expected, strict=True)):

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from emulated import random_chunks
 
 from llmc.runtime import Engine
+from tests.cuda_models.emulated import random_chunks
 
 
 def main(folder: str, out: str, *texts: str) -> None:

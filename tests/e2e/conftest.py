@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e.commands import Commands
-from e2e.engines import Engines
-from e2e.shared_engines import engines
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.utils import logging
+
+from tests.e2e.commands import Commands
+from tests.e2e.engines import Engines
+from tests.e2e.shared_engines import engines
 
 logging.disable_progress_bar()
 __all__ = ["engines"]

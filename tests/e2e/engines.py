@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiny_models import config_of, eager_model
 from transformers import PreTrainedModel
 
 from llmc.compiler.build import BuildOptions, build
 from llmc.ir.ops.kernel import Scheme
+from tests.tiny_models import config_of, eager_model
 
 
 class Silent:

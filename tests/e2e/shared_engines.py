@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from e2e.engines import Engines
+
+from tests.e2e.engines import Engines
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e.engines import Engines
-from e2e.synthetic import write_llama
 
 from llmc.ir.ops.kernel import Scheme
+from tests.e2e.engines import Engines
+from tests.e2e.synthetic import write_llama
 
 HERE = Path(__file__).parent
 LLMC = [sys.executable, "-c", "from llmc.compiler.commands.cli import main; main()"]

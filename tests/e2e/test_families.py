@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from e2e.engines import Engines
 from numpy.typing import NDArray
-from tiny_models import FAMILIES, config_of, eager_model, example, hf_logits, relative_error
 from transformers import PreTrainedModel
 
 from llmc.runtime import Engine
+from tests.e2e.engines import Engines
+from tests.tiny_models import FAMILIES, config_of, eager_model, example, hf_logits, relative_error
 
 TOLERANCE = 1e-4
 LENGTH = 120  # beyond every window (8), three KV blocks (32), and the steps of a small engine (48)

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from e2e.engines import Engines, Silent
 
 from llmc.codegen.hollow import fill, is_hollow
 from llmc.compiler.build import BuildOptions, build
@@ -19,6 +18,7 @@ from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import WEIGHTS
 from llmc.runtime.artifact.manifest import Manifest
 from llmc.runtime.errors import ManifestInvalid, NotAnEngine, OutputOccupied
+from tests.e2e.engines import Engines, Silent
 
 
 def hollow_of(model: Path, out: Path, scheme: Scheme = Scheme.BF16) -> Path:

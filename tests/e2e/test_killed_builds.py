@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e.commands import Commands, Running
-from e2e.engines import Engines
 
 from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import read_manifest
+from tests.e2e.commands import Commands, Running
+from tests.e2e.engines import Engines
 
 FAST = ("--dtype", "f32", "--target", "generic")  # the least to compile
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from e2e.commands import Commands, Ended
-from e2e.engines import Engines
 from safetensors.torch import load_file, save_file
 
 from llmc.runtime.artifact.hashing import digest
 from llmc.runtime.artifact.strict_json import render_json
+from tests.e2e.commands import Commands, Ended
+from tests.e2e.engines import Engines
 
 MAIN = "from llmc.compiler.commands.cli import main; main(sys.argv[1:], 'llmc')"
 

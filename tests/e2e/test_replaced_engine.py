@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from e2e.engines import Engines
 
 from llmc.runtime import Engine
+from tests.e2e.engines import Engines
 
 
 def test_a_process_sees_the_engine_that_is_there(engines: Engines, tmp_path: Path) -> None:

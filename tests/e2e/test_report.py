@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.engines import Engines, Silent
 
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.cpu.target import TargetError, find_cpu
@@ -16,6 +15,7 @@ from llmc.codegen.roofline import Peaks
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.report_page import render_page
 from llmc.runtime.artifact.artifact import read_manifest
+from tests.e2e.engines import Engines, Silent
 
 
 @pytest.fixture(scope="session")

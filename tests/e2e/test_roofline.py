@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.commands import Commands
-from e2e.engines import Engines
-from e2e.test_refusals import refused
 from safetensors import safe_open
 
 from llmc.codegen.cuda.target.assumptions import Assumptions
@@ -19,6 +16,9 @@ from llmc.compiler.roofline.predict import Kernel, Point, Prediction, Total, pre
 from llmc.compiler.roofline.subject import open_subject
 from llmc.compiler.targets import find_target
 from llmc.ir.ops.kernel import Scheme
+from tests.e2e.commands import Commands
+from tests.e2e.engines import Engines
+from tests.e2e.test_refusals import refused
 
 CONFIGS = Path(__file__).parents[2] / "bench" / "configs"
 

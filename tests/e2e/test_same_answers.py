@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from e2e.engines import Engines
 
 from llmc.codegen.cpu.linear_kernels import SCHEMES
 from llmc.compiler.build import BuildOptions, build
@@ -18,6 +17,7 @@ from llmc.ir.ops.kernel import Scheme
 from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.kv.pool_sizes import sequence_bytes
 from llmc.runtime.loop.results import Completion, TokenLogprobs
+from tests.e2e.engines import Engines
 
 # several panels, K slices and scale groups with tails; a window that prompts pass; prompts around the KV block of 32
 SIZES = {

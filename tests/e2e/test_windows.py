@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from e2e.engines import Engines
-from e2e.test_families import TOLERANCE, random_chunks
-from e2e.test_same_answers import SIZES
-from tiny_models import example, hf_logits, relative_error
 
 from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.artifact.artifact import read_manifest, seal
 from llmc.runtime.kv.pool_sizes import retentions
 from llmc.runtime.loop.results import Completion
+from tests.e2e.engines import Engines
+from tests.e2e.test_families import TOLERANCE, random_chunks
+from tests.e2e.test_same_answers import SIZES
+from tests.tiny_models import example, hf_logits, relative_error
 
 # engines that other tests have built: windows of 8 and 40 tokens, blocks of 32
 MODELS: list[tuple[str, dict[str, Any], list[int | None], int]] = [

@@ -1,28 +1,28 @@
-"""One emulator per test process; the helpers in this folder are importable."""
+"""One emulator per test process."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+if TYPE_CHECKING:
+    from llmc.emulator.session import Emulator
 
 pytest.importorskip("cuda.bindings", reason="needs the extra `cuda`: pip install llmc[cuda]")
 
 
 @pytest.fixture(scope="session")
-def emulator():  # type: ignore[no-untyped-def]
+def emulator() -> Emulator:
     from llmc.emulator.session import Emulator
 
     return Emulator()
 
 
 @pytest.fixture(autouse=True)
-def fresh(emulator):  # type: ignore[no-untyped-def]
-    """Each test begins without an error, in the forward schedule, with copies watched by the race
-    detector."""
+def fresh(emulator: Emulator) -> Iterator[None]:
+    """Each test begins without an error, in the forward schedule, with copies watched by the race detector."""
     from llmc.emulator.session import Mode, Schedule
 
     emulator.reset()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from planted import Bug
-from planted_barriers import BARRIERS_BUGS
-from planted_copies import COPIES_BUGS
-from planted_memory import MEMORY_BUGS
-from planted_order import ORDER_BUGS
-from planted_wgmma import WGMMA_BUGS
+from tests.emulator.planted import Bug
+from tests.emulator.planted_barriers import BARRIERS_BUGS
+from tests.emulator.planted_copies import COPIES_BUGS
+from tests.emulator.planted_memory import MEMORY_BUGS
+from tests.emulator.planted_order import ORDER_BUGS
+from tests.emulator.planted_wgmma import WGMMA_BUGS
 
 BUGS: tuple[Bug, ...] = (*BARRIERS_BUGS, *MEMORY_BUGS, *ORDER_BUGS, *COPIES_BUGS, *WGMMA_BUGS)
 

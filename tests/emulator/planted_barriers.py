@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import Bug, K, out64
+from tests.emulator.planted import Bug, K, out64
 
 BARRIERS_BUGS = (
     Bug(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import INIT, LOAD, MAP, Bug, K, out64, stage, with_map
+from tests.emulator.planted import INIT, LOAD, MAP, Bug, K, out64, stage, with_map
 
 COPIES_BUGS = (
     Bug(

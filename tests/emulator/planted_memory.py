@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import Bug, K, big_smem, freed, out64
+from tests.emulator.planted import Bug, K, big_smem, freed, out64
 
 MEMORY_BUGS = (
     Bug(

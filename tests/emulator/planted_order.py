@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import Bug, peer_stream, stage, two_launches
+from tests.emulator.planted import Bug, peer_stream, stage, two_launches
 
 ORDER_BUGS = (
     Bug(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import INIT, LOAD, MAP, WGMMA, Bug, with_map
+from tests.emulator.planted import INIT, LOAD, MAP, WGMMA, Bug, with_map
 
 WGMMA_BUGS = (
     Bug(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_semantics import HEAD, kernel
 
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator
+from tests.emulator.test_semantics import HEAD, kernel
 
 RECURSION = """
 struct Deep {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from corpus import BUGS, translation_unit
-from planted import Bug
 
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator, Kernel
+from tests.emulator.corpus import BUGS, translation_unit
+from tests.emulator.planted import Bug
 
 REQUIRED = 15
 

@@ -4,9 +4,9 @@ caught. mutate.py counts them with the kernels' mutants."""
 from __future__ import annotations
 
 import pytest
-from two_streams import ORDERINGS, SCHEDULES, verdict
 
 from llmc.emulator.session import Emulator
+from tests.emulator.two_streams import ORDERINGS, SCHEDULES, verdict
 
 
 def test_the_whole_program_is_clean(emulator: Emulator) -> None:

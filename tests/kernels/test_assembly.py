@@ -10,8 +10,7 @@ import pytest
 
 from llmc.codegen.cpu.toolchain import compile_library, find_toolchain
 from llmc.compiler.targets import find_target
-
-from .conftest import harness_sources
+from tests.kernels.conftest import harness_sources
 
 SPILL = re.compile(r"\bvmov\w*\s+%[xyz]mm\d+, .*\(%r[sb]p\b")
 KERNELS = re.compile(

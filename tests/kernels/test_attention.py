@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from llmc.codegen.packing import round_bf16, widen_bf16
-
-from .conftest import Kernels
-from .test_linear import aligned, pointer, random
+from tests.kernels.conftest import Kernels
+from tests.kernels.test_linear import aligned, pointer, random
 
 Floats = npt.NDArray[np.float32]
 BLOCK = 32

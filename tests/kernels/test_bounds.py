@@ -13,10 +13,9 @@ import numpy.typing as npt
 import pytest
 
 from llmc.codegen.packing import Format
-
-from .conftest import Kernels
-from .test_linear import FORMATS, Linear, pointer, random
-from .test_sample import Ask, Sampling
+from tests.kernels.conftest import Kernels
+from tests.kernels.test_linear import FORMATS, Linear, pointer, random
+from tests.kernels.test_sample import Ask, Sampling
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 PAGE = mmap.PAGESIZE

@@ -12,8 +12,7 @@ import pytest
 from llmc.codegen import packing
 from llmc.codegen.cpu.toolchain import find_toolchain
 from llmc.codegen.packing import F32, Bf16, Format, Int8
-
-from .conftest import VARIANTS, Kernels, load
+from tests.kernels.conftest import VARIANTS, Kernels, load
 
 Floats = npt.NDArray[np.float32]
 FORMATS: tuple[Format, ...] = (F32(), Bf16(), Int8(0), Int8(32), Int8(128))

@@ -8,8 +8,7 @@ import pytest
 
 from llmc.codegen import packing
 from llmc.codegen.packing import F32, Bf16, Format, Int8
-
-from .test_linear import FORMATS, random
+from tests.kernels.test_linear import FORMATS, random
 
 
 def stored(fmt: Format, n: int, k: int) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from .conftest import Kernels
-from .test_linear import pointer, random
+from tests.kernels.conftest import Kernels
+from tests.kernels.test_linear import pointer, random
 
 WIDTHS = (1, 2, 15, 16, 17, 31, 63, 64, 65, 100, 576, 1001)
 FLOAT = ctypes.c_float

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from .conftest import Kernels
-from .test_linear import pointer, random
+from tests.kernels.conftest import Kernels
+from tests.kernels.test_linear import pointer, random
 
 MAX_LOGPROBS = 20
 Floats = npt.NDArray[np.float32]

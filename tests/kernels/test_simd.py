@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from .conftest import Kernels
-from .test_linear import pointer
+from tests.kernels.conftest import Kernels
+from tests.kernels.test_linear import pointer
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -29,8 +29,7 @@ from llmc.passes.rewrite import RuleLog
 from llmc.runtime.cpu.library import LlmcConfig, LlmcKvPool, LlmcStep, load_library
 from llmc.runtime.kv.blocks import NO_BLOCK
 from llmc.runtime.kv.retention import Retention
-
-from .captured import read
+from tests.models.captured import read
 
 Logits = npt.NDArray[np.float32]
 MAX_TOKENS, MAX_SEQS, MAX_LEN, NUM_BLOCKS = 80, 6, 160, 40

@@ -14,8 +14,7 @@ from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
 from llmc.ir.ops.reduce import Linear, Reduce, ReduceFn, Softmax
 from llmc.ir.ops.shape import Concat, Expand, Permute
 from llmc.ir.types import DType
-
-from .captured import Captured
+from tests.models.captured import Captured
 
 TAME = (
     UnaryFn.NEG,

@@ -12,8 +12,7 @@ from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
 from llmc.ir.ops.reduce import Linear, Reduce, ReduceFn, Softmax
 from llmc.ir.ops.shape import Concat, Expand, Permute
 from llmc.ir.types import DType
-
-from .captured import EDGES, ENDS, Captured
+from tests.models.captured import EDGES, ENDS, Captured
 
 
 class Rows(Captured):

@@ -17,11 +17,10 @@ import pytest
 from llmc.ir.graph import Graph
 from llmc.ir.ops.kernel import Scheme
 from llmc.runtime.kv.blocks import NO_BLOCK
-
-from .captured import gemma, gpt2, llama, windows
-from .engine import Built, Chunk, Logits, build, expected
-from .random_layers import forest
-from .row_ops import crossing
+from tests.models.captured import gemma, gpt2, llama, windows
+from tests.models.engine import Built, Chunk, Logits, build, expected
+from tests.models.random_layers import forest
+from tests.models.row_ops import crossing
 
 LENGTH = 70
 IDS = np.random.default_rng(11).integers(0, 90, LENGTH).astype(np.int32)

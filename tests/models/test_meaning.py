@@ -18,9 +18,8 @@ from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline
 from llmc.passes.raise_norms import RaiseNorms
 from llmc.passes.raise_rope import RaiseRope
 from llmc.passes.rewrite import RuleLog
-
-from .captured import gemma, gpt2, llama, read
-from .random_layers import models
+from tests.models.captured import gemma, gpt2, llama, read
+from tests.models.random_layers import models
 
 BATCH, SEQ = 2, 7
 RANDOM = np.random.default_rng(5)

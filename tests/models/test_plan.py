@@ -18,9 +18,8 @@ from llmc.ir.ops.kernel import Scheme
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact.plan import Buffer
-
-from .captured import gemma, gpt2, llama, twin
-from .random_layers import forest
+from tests.models.captured import gemma, gpt2, llama, twin
+from tests.models.random_layers import forest
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "llama": llama,

@@ -13,10 +13,9 @@ from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.kernel import Rows as RowsOp
 from llmc.ir.ops.kernel import Scheme
 from llmc.ir.parser import parse
-
-from .captured import EDGES
-from .engine import Built, Chunk, Logits, compiled, expected, lowered, side_by_side
-from .row_ops import sections
+from tests.models.captured import EDGES
+from tests.models.engine import Built, Chunk, Logits, compiled, expected, lowered, side_by_side
+from tests.models.row_ops import sections
 
 IDS = (np.arange(70) % len(EDGES)).astype(np.int32)
 SECTIONS = sections()

@@ -9,8 +9,7 @@ from llmc.ir.ops.pointwise import Unary, UnaryFn
 from llmc.passes.canonicalise import Canonicalise
 from llmc.passes.pattern import Var, unary
 from llmc.passes.rewrite import RuleLog, apply_rules, rule
-
-from .golden import golden, graph, reasons, unchanged
+from tests.passes.golden import golden, graph, reasons, unchanged
 
 PASS = Canonicalise()
 

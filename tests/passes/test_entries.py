@@ -5,8 +5,7 @@ from __future__ import annotations
 from llmc.ir.graph import Graph
 from llmc.passes.entries import SampleRows, decode_entry
 from llmc.passes.rewrite import RuleLog
-
-from .golden import golden, graph, shown
+from tests.passes.golden import golden, graph, shown
 
 STEP = SampleRows(90)
 HEAD = """

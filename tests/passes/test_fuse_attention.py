@@ -7,8 +7,7 @@ import pytest
 from llmc.ir.types import DType
 from llmc.passes.fuse_attention import FuseAttention
 from llmc.passes.kv import KvLayout
-
-from .golden import golden
+from tests.passes.golden import golden
 
 HEAD = "inputs %c: kv, %q: bf16[T, 4, 8], %p: i32[T], %n: i32[T]\n"
 READ = "paged_attention{{slot=0, scale=0.5, num_kv_heads=2, value_dim=6{}}}(%c, %q, %p, %n)"

@@ -8,8 +8,7 @@ from llmc.ir.graph import IRError
 from llmc.ir.ops.kernel import Rows
 from llmc.passes.fuse_rows import FuseRows
 from llmc.passes.rewrite import RuleLog
-
-from .golden import applied, golden, graph
+from tests.passes.golden import applied, golden, graph
 
 PASS = FuseRows()
 LINEAR = """packed_linear{scheme=f32, epilogue=graph epilogue {

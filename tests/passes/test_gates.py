@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmc.passes.gates import FuseGates
-
-from .golden import applied, golden, unchanged
+from tests.passes.golden import applied, golden, unchanged
 
 PASS = FuseGates()
 

@@ -6,8 +6,7 @@ import pytest
 
 from llmc.ir.types import DType
 from llmc.passes.kv import KvLayout
-
-from .golden import golden
+from tests.passes.golden import golden
 
 TWO = """
     inputs %q: f32[T, 4, 8], %k: f32[T, 2, 8], %v: f32[T, 2, 6], %w: f32[T, 2, 6], %s: f32[4], %p: i32[T], %n: i32[T]

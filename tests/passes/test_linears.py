@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmc.passes.linears import FuseLinears, RaiseLinears
-
-from .golden import applied, golden, unchanged
+from tests.passes.golden import applied, golden, unchanged
 
 RAISE, FUSE = RaiseLinears(), FuseLinears()
 

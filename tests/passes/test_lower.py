@@ -8,8 +8,7 @@ from llmc.ir.graph import IRError
 from llmc.ir.ops.kernel import PackedLinear, Scheme
 from llmc.passes.lower import LowerLinears
 from llmc.passes.rewrite import RuleLog
-
-from .golden import applied, golden, graph
+from tests.passes.golden import applied, golden, graph
 
 
 def weight(name: str, *shape: int) -> str:

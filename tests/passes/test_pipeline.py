@@ -13,8 +13,7 @@ from llmc.passes.gates import FuseGates
 from llmc.passes.lower import LowerLinears
 from llmc.passes.pipeline import PASSES, Pipeline, default_pipeline, pass_name, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
-
-from .golden import graph
+from tests.passes.golden import graph
 
 DEFAULT = default_pipeline(Scheme.BF16, 64, 100)
 

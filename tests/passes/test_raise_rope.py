@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmc.passes.raise_rope import RaiseRope
-
-from .golden import applied, golden, reasons, unchanged
+from tests.passes.golden import applied, golden, reasons, unchanged
 
 PASS = RaiseRope()
 

@@ -7,8 +7,7 @@ import pytest
 from llmc.ir.graph import IRError
 from llmc.passes.rewrite import RuleLog
 from llmc.passes.tokens import Flatten
-
-from .golden import graph, shown
+from tests.passes.golden import graph, shown
 
 PASS = Flatten()
 INPUTS = "inputs %ids: i64[B, S], %positions: i64[B, S]"

@@ -79,8 +79,10 @@ def _generate_revision(commit: str, out: Path, names: Sequence[str]) -> None:
 
 def _generate(tree: Path, out: Path, names: Sequence[str], jobs: int) -> None:
     """By the code of `tree`, which need not be the installed one."""
-    path = os.pathsep.join([str(tree / "tests" / "_typing"), str(tree / "tests")])
-    command = [sys.executable, "-m", "replay.generate", str(out), *names, "--jobs", str(jobs)]
+    by_full_name = (tree / "tests" / "__init__.py").exists()  # older trees have tests/ itself on the path
+    module = "tests.replay.generate" if by_full_name else "replay.generate"
+    path = os.pathsep.join([str(tree / "tests" / "_typing"), str(tree if by_full_name else tree / "tests")])
+    command = [sys.executable, "-m", module, str(out), *names, "--jobs", str(jobs)]
     done = subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     if done.returncode:
         raise click.ClickException(f"{tree}: {done.stderr.strip()}")

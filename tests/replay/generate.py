@@ -1,6 +1,6 @@
 """Builds everything that a replay compares, without compiling any of it:
 
-    python -m replay.generate OUT [--jobs N] [SUBJECT ...]        (tests/ on the path)
+    python -m tests.replay.generate OUT [--jobs N] [SUBJECT ...]
 
 OUT/SUBJECT/DTYPE/ir holds the graph after every pass, .../engine the engine. Where an engine has compiled code, a
 digest of what would be compiled, and how; where it has weights, a digest of each.
@@ -33,7 +33,7 @@ from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.capture.capture import Captured
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.ir.ops.kernel import Scheme
-from replay.models import TARGETS, Subject, subjects
+from tests.replay.models import TARGETS, Subject, subjects
 
 WEIGHTS = "weights.safetensors"
 

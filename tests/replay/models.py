@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_models import config_of, eager_model
-
 from llmc.compiler.sources.demo import fetch_demo
+from tests.tiny_models import config_of, eager_model
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ("smollm2", "gemma3-270m")

@@ -8,12 +8,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import engine_folders
-import reference_oracle
-
 from llmc.runtime import Engine
+from tests.runtime import engine_folders, reference_oracle
 
 HERE = Path(__file__).parent
 

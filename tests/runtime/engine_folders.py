@@ -5,7 +5,6 @@ import shutil
 import struct
 from pathlib import Path
 
-import reference_oracle as oracle
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from llmc.runtime.artifact.artifact import seal
@@ -21,6 +20,7 @@ from llmc.runtime.artifact.manifest import (
     SpecialTokens,
     TargetEntry,
 )
+from tests.runtime import reference_oracle as oracle
 
 ABI_FOLDER = Path(__file__).parents[2] / "templates" / "cpu"
 BOS, IM_START, IM_END = 259, 260, 261

@@ -1,7 +1,8 @@
 """Small tokenizers of the kinds that models have: byte-level, SentencePiece with byte fallback, metaspace."""
 
-from engine_folders import byte_level_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from tests.runtime.engine_folders import byte_level_tokenizer
 
 CONTROL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 WORDS = ["he", "hel", "hell", "hello", "▁h", "▁hello", "▁▁", "▁▁▁", "世", "界", "世界", "é", "\n\n", ".", ","]

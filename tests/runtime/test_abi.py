@@ -4,11 +4,11 @@ import ctypes
 import subprocess
 
 import pytest
-from engine_folders import ABI_FOLDER
 
-from llmc.runtime.artifact.artifact import manifest
+from llmc.runtime.artifact import manifest
 from llmc.runtime.cpu import library as abi
 from llmc.runtime.kv import blocks
+from tests.runtime.engine_folders import ABI_FOLDER
 
 STRUCTS = (abi.LlmcSampling, abi.LlmcStep, abi.LlmcKvPool, abi.LlmcConfig)
 

@@ -9,7 +9,6 @@ import shutil
 import stat
 
 import pytest
-from engine_folders import kv_layout, manifest, safetensors_bytes, target
 
 from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import (
@@ -37,6 +36,7 @@ from llmc.runtime.errors import (
     NotAnEngine,
     NotEnoughMemory,
 )
+from tests.runtime.engine_folders import kv_layout, manifest, safetensors_bytes, target
 
 
 def refuse(folder, kind, match, machine=None):

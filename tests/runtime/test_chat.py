@@ -4,10 +4,8 @@ import threading
 import time
 
 import pytest
-from engine_folders import IM_END, IM_START, TEMPLATE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_tokenizers import KINDS
 from tokenizers import AddedToken
 
 from llmc.runtime import Engine
@@ -16,6 +14,8 @@ from llmc.runtime.errors import ChatTemplateError
 from llmc.runtime.text import template_sandbox
 from llmc.runtime.text.chat import ChatTemplate
 from llmc.runtime.text.tokenizer import Tokenizer
+from tests.runtime.engine_folders import IM_END, IM_START, TEMPLATE
+from tests.runtime.sample_tokenizers import KINDS
 
 CONFIG = {"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}
 TOKENIZER = Tokenizer(KINDS["byte_level"](), SpecialTokens(None, (), None, False), CONFIG)

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_tokenizers import KINDS
 
 from llmc.runtime.artifact.manifest import SpecialTokens
 from llmc.runtime.text.detokenize import StreamDetokenizer
 from llmc.runtime.text.tokenizer import Tokenizer
+from tests.runtime.sample_tokenizers import KINDS
 
 NONE = SpecialTokens(None, (), None, False)
 TOKENIZERS = {name: Tokenizer(make(), NONE, {}) for name, make in KINDS.items()}

@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-import reference_oracle as oracle
-from engine_folders import IM_END
 
 from llmc.runtime import Engine, FinishReason, SamplingParams
 from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong, RequestError, StepFailed
+from tests.runtime import reference_oracle as oracle
+from tests.runtime.engine_folders import IM_END
 
 VARIED = [
     SamplingParams(temperature=0, max_tokens=20, logprobs=3),

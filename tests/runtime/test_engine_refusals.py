@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-import reference_oracle as oracle
 
 from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import read_manifest
 from llmc.runtime.errors import InvalidParameter
 from llmc.runtime.step.limits import LoadOptions, plan_limits
+from tests.runtime import reference_oracle as oracle
 
 
 @pytest.mark.parametrize(

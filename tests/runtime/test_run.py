@@ -10,12 +10,12 @@ import sys
 import threading
 
 import pytest
-import reference_oracle as oracle
 
 from llmc.runtime import Engine
 from llmc.runtime.errors import ChatTemplateError, InvalidParameter, NonFiniteLogits, NotAnEngine
 from llmc.runtime.terminal.console import Interrupts, printable
 from llmc.runtime.terminal.run import EXIT_INTERRUPTED, RunOptions, run
+from tests.runtime import reference_oracle as oracle
 
 FIGURES = (
     r"\[\d+ prompt \+ (\d+) tokens \| TTFT [\d.]+ ms \| prefill [\d.]+ tok/s"

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from llmc.runtime.artifact.artifact import atomic_folder as staging
+from llmc.runtime.artifact import atomic_folder as staging
 from llmc.runtime.artifact.artifact import is_engine, open_artifact, read_manifest
 from llmc.runtime.artifact.atomic_folder import atomic_folder
 from llmc.runtime.errors import DiskFull, EngineError, OutputOccupied
 
 BUILD = """
 import sys
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {root!r})
 from pathlib import Path
-from engine_folders import fill_engine
+from tests.runtime.engine_folders import fill_engine
 from llmc.runtime.artifact.artifact import is_engine
 from llmc.runtime.artifact.atomic_folder import atomic_folder
 print("ready", flush=True)
@@ -34,8 +34,8 @@ print("done", flush=True)
 @pytest.fixture
 def build_script(reference_library):
     def script(output):
-        tests = str(Path(__file__).parent)
-        return BUILD.format(tests=tests, output=str(output), library=str(reference_library))
+        root = str(Path(__file__).parents[2])
+        return BUILD.format(root=root, output=str(output), library=str(reference_library))
 
     return script
 
@@ -45,9 +45,8 @@ def leftovers(output):
 
 
 def fill(output, name="one"):
-    from engine_folders import manifest
-
     from llmc.runtime.artifact.artifact import seal
+    from tests.runtime.engine_folders import manifest
 
     with atomic_folder(output, is_engine) as folder:
         (folder / "x").write_text(name)
@@ -121,9 +120,8 @@ def test_a_build_that_runs_keeps_its_folder(tmp_path):
         assert (first / "a").read_text() == "first"
         with pytest.raises(EngineError):
             open_artifact(first)
-        from engine_folders import manifest
-
         from llmc.runtime.artifact.artifact import seal
+        from tests.runtime.engine_folders import manifest
 
         seal(first, manifest(producer={"llmc": "first"}))
     assert read_manifest(output).producer == {"llmc": "first"} and leftovers(output) == []

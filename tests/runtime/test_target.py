@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from engine_folders import target
+
+from tests.runtime.engine_folders import target
 
 LOAD = """
 import sys

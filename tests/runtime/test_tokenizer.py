@@ -5,13 +5,13 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_tokenizers import CONTROL, KINDS
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Inner
 
 from llmc.runtime.artifact.manifest import SpecialTokens
 from llmc.runtime.errors import InvalidParameter
 from llmc.runtime.text.tokenizer import Tokenizer
+from tests.runtime.sample_tokenizers import CONTROL, KINDS
 
 NONE = SpecialTokens(None, (), None, False)
 TOKENIZERS = {name: Tokenizer(make(), NONE, {}) for name, make in KINDS.items()}

@@ -6,10 +6,10 @@ import sys
 import threading
 
 import pytest
-import reference_oracle as oracle
 
 from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.errors import RequestError, StepFailed
+from tests.runtime import reference_oracle as oracle
 
 LONG = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 BLOCK_BYTES = 16 * oracle.BLOCK_TOKENS

@@ -4,14 +4,14 @@ token reads holds what this sequence wrote there, and each block behind its grou
 import random
 
 import pytest
-import reference_oracle as oracle
-from engine_folders import IM_END, fill_engine, kv_layout, target
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from llmc.runtime import Engine, FinishReason, SamplingParams
 from llmc.runtime.errors import PromptTooLong, StepFailed
+from tests.runtime import reference_oracle as oracle
+from tests.runtime.engine_folders import IM_END, fill_engine, kv_layout, target
 
 GROUPS = [(None, 6), (None, 13, 6, 1), (6,), (24, 7)]
 PARAMS = SamplingParams(temperature=1, seed=3, ignore_eos=True, logprobs=1, max_tokens=30)

@@ -1,0 +1,183 @@
+"""`--emulate`: the command line runs a CUDA engine on a machine without a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from llmc.compiler.commands.cli import main
+from llmc.emulator.__main__ import main as emulator_main
+from llmc.emulator.build import BuildError, Driver
+from llmc.emulator.cache import cache_dir
+from llmc.emulator.devices import BY_NAME, for_arch
+from llmc.emulator.engine_twins import find_pairs, install_twins
+from tests.cuda.device import toy_engine
+
+PROMPT = "5:2"
+IDS = [ord(c) - ord("!") for c in PROMPT]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = {"tokenizer.json": toy_engine.tokenizer_json(), "tokenizer_config.json": "{}"}
+    folder = tmp_path_factory.mktemp("emulate") / "toy"
+    return toy_engine.write(folder, toy_engine.Model.random(), toy_engine.cubins(), texts=texts)
+
+
+def llmc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from llmc.compiler.commands.cli import main; main()", *map(str, arguments)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("LLMC_EMU") and k != "LD_LIBRARY_PATH"}
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
+
+
+def test_run_answers(engine: Path) -> None:
+    asked = ("run", engine, "--raw", "--prompt", PROMPT, "--max-tokens", "6", "--temperature", "0", "--quiet")
+    done = llmc(*asked, "--emulate")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == toy_engine.text_of(toy_engine.Model.random().answer(IDS, 6)) + "\n"
+    assert "emulating an NVIDIA H100" in done.stderr and "figure of speed is the emulator's" in done.stderr
+    refused = llmc(*asked)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1 and "--emulate" in refused.stderr, refused.stderr
+
+
+def test_verify_is_run_again_with_the_same_arguments(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def execv(program: str, arguments: list[str]) -> None:
+        started.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr("os.execv", execv)
+    CliRunner().invoke(main, ["verify", str(engine), "some/model", "--json", "--emulate-gpu", "h200"])
+    ((_, *emulator),) = started
+    assert emulator[:7] == ["-m", "llmc.emulator", "--gpu", "h200", "--arch", "sm_90a", str(engine)]
+    command = emulator[8:]
+    assert emulator[7] == "--" and command[0] == sys.executable
+    assert command[3:] == ["verify", "--json", "--device=cuda", "--", str(engine), "some/model"]
+
+
+def test_the_kernels_are_those_that_the_gpu_runs(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an engine for several: an RTX 4090 runs what was built for the A100."""
+    assert BY_NAME["rtx4090"].runs("sm_80") and BY_NAME["rtx4090"].runs("sm_89")
+    assert (
+        not BY_NAME["rtx4090"].runs("sm_90a") and not BY_NAME["b200"].runs("sm_90a") and not BY_NAME["a100"].runs("x")
+    )
+    archs = ("sm_90a", "sm_80")
+    asked: list[list[str]] = []
+    monkeypatch.setattr("llmc.emulator.__main__.install_twins", lambda _, archs, *rest: asked.append(archs) or tmp_path)
+    monkeypatch.setattr("llmc.emulator.__main__.build_driver", lambda: Driver(tmp_path, tmp_path))
+    for name in ("rtx4090", "h100", "a100", "b200"):
+        arguments = ["--gpu", name, *(word for arch in archs for word in ("--arch", arch)), str(engine)]
+        assert emulator_main([*arguments, "--", "no-such-command"]) == 2
+    assert asked == [["sm_80"], ["sm_90a"], ["sm_80"], ["sm_90a"]]  # the last: for the runtime to refuse
+
+
+def test_a_gpu_that_nobody_knows_is_refused(engine: Path) -> None:
+    done = llmc("run", engine, "--raw", "-p", PROMPT, "--emulate-gpu", "h1000")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "h1000 is no GPU that is emulated; those that are: a100, " in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["text", "nothing", "head", "half", "source"])
+def test_a_damaged_engine_is_refused_in_one_line(engine: Path, tmp_path: Path, damage: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(engine, copy)
+    cubin = copy / "kernels/sm_90a/toy.cubin"
+    source = copy / "kernels/cuda/src/toy.cu"
+    whole = cubin.read_bytes()
+    match damage:
+        case "text":
+            cubin.write_bytes(b"not a cubin")
+        case "nothing" | "head" | "half":
+            cubin.write_bytes(whole[: {"nothing": 0, "head": 20, "half": len(whole) // 2}[damage]])
+        case "source":
+            source.write_bytes(b"\xff\xfe")
+    at_fault = source if damage == "source" else cubin
+    with pytest.raises(BuildError, match=rf"{at_fault.name}: .*build the engine again") as caught:
+        install_twins(copy, ["sm_90a"], False)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "cache"
+    cache.touch()
+    monkeypatch.setenv("LLMC_CACHE", str(cache))
+    assert emulator_main(["--arch", "sm_90a", str(engine), "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"llmc.emulator: {cache}/emulator") and said.count("\n") == 1, said
+    assert "Not a directory; set LLMC_CACHE to a folder that can be written" in said
+
+
+def test_another_gpu_is_refused_by_the_runtime(engine: Path) -> None:
+    done = llmc("run", engine, "--raw", "-p", PROMPT, "--emulate-gpu", "a100")
+    assert done.returncode == 2
+    assert "built for h100 (sm_90a), the GPU here is an NVIDIA A100" in done.stderr, done.stderr
+
+
+def test_an_engine_without_cuda_is_not_emulated(engine: Path, tmp_path: Path) -> None:
+    cpu = toy_engine.target(kind="cpu", name="x86-64-v3", arch="x86_64")
+    folder = toy_engine.write(tmp_path / "cpu", toy_engine.Model.random(), {}, targets=(cpu,))
+    done = llmc("run", folder, "-p", "x", "--emulate")
+    assert done.returncode == 2 and "only CUDA targets are emulated" in done.stderr, done.stderr
+
+
+def test_twins_are_found_by_what_cubins_hold(engine: Path, tmp_path: Path) -> None:
+    folder = install_twins(engine, ["sm_90a"], False)
+    assert install_twins(engine, ["sm_90a"], False) == folder
+    assert len(list(folder.glob("*.so"))) == 3
+    with pytest.raises(BuildError, match="no cubins for sm_80"):
+        find_pairs(engine, "sm_80")
+    copy = tmp_path / "copy"
+    (copy / "kernels/sm_90a").mkdir(parents=True)
+    (copy / "kernels/sm_90a/lonely.cubin").write_bytes(b"")
+    with pytest.raises(BuildError, match=r"its source .*lonely\.cu is missing"):
+        find_pairs(copy, "sm_90a")
+
+
+def test_every_target_has_a_device() -> None:
+    for arch, name in (("sm_80", "a100"), ("sm_89", "l40s"), ("sm_90a", "h100"), ("sm_100a", "b200")):
+        assert for_arch(arch) is BY_NAME[name]
+    assert for_arch("sm_75") is None
+
+
+def test_the_command_runs_with_the_driver(engine: Path) -> None:
+    emulator = [sys.executable, "-m", "llmc.emulator", "--arch", "sm_90a"]
+    script = (
+        "import ctypes, os; print(hasattr(ctypes.CDLL('libcuda.so.1'), 'llmcEmuReport'), os.environ['LLMC_EMU_CHECK'])"
+    )
+    done = subprocess.run(
+        [*emulator, "--check", engine, "--", sys.executable, "-c", script], capture_output=True, text=True
+    )
+    assert done.stdout == "True race\n", done.stderr
+    done = subprocess.run([*emulator, engine, "--", "no-such-command"], capture_output=True, text=True)
+    assert done.returncode == 2 and "no-such-command: No such file" in done.stderr
+    done = subprocess.run([*emulator, engine], capture_output=True, text=True)
+    assert done.returncode == 2 and "no command" in done.stderr
+
+
+def test_the_cache_may_have_a_relative_path_and_move(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(text: str, *_: object, **__: object) -> Path:
+        path = cache_dir() / "twins" / f"{len(text)}.so"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    monkeypatch.setattr("llmc.emulator.engine_twins.build_twin", build)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LLMC_CACHE", "cache")
+    folder = install_twins(engine, ["sm_90a"], False)
+    assert folder.is_absolute() and all(link.is_file() for link in folder.iterdir())
+    (tmp_path / "cache").rename(tmp_path / "elsewhere")
+    moved = tmp_path / "elsewhere" / folder.relative_to(tmp_path / "cache")
+    assert len(list(moved.iterdir())) == 3 and all(link.is_file() for link in moved.iterdir())
