@@ -19,3 +19,11 @@ def find_target(name: str) -> Target:
     if found is None:
         raise TargetError(f"unknown target {name!r}: expected one of {', '.join(target_names())}")
     return found
+
+
+def find_cpu_target(name: str) -> CpuTarget:
+    """The same of CPUs alone."""
+    found = find_target(name)
+    if not isinstance(found, CpuTarget):
+        raise TargetError(f"target {name!r} is a GPU: expected one of {', '.join(cpu_names())}")
+    return found

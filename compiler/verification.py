@@ -58,7 +58,7 @@ def reference_model(source: ModelSource) -> PreTrainedModel:
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(source.path)}
     if source.format is SourceFormat.GGUF:
         where = {"pretrained_model_name_or_path": str(source.path.parent), "gguf_file": source.path.name}
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             **where, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False, local_files_only=True

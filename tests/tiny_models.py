@@ -161,7 +161,9 @@ def config_of(family: str, **overrides: Any) -> PretrainedConfig:
 def eager_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
     """A model with every parameter far from its initial value, so that none can be left out unnoticed."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager", dtype=torch.float32
+    ).eval()
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape)
         with torch.no_grad():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -83,7 +85,7 @@ class WrongSum(AssertionError):
     """The rate of something that computes the wrong thing says nothing."""
 
 
-def _best(lab: CardLab, repeats: int, launch) -> float:  # type: ignore[no-untyped-def]
+def _best(lab: CardLab, repeats: int, launch: Callable[[], None]) -> float:
     """Least seconds of a launch that does not wait, after one to warm up."""
     card, pair, least = lab.emulator, events(lab.emulator), float("inf")
     for number in range(repeats + 1):
@@ -145,7 +147,7 @@ def matrix_rate(lab: CardLab, rounds: int, repeats: int) -> tuple[str, float]:
     found = []
     for name, source, smem, flops, value in ways:
         kernel = lab.kernel_of(source)
-        seconds = _best(lab, repeats, lambda k=kernel, s=smem: k((sms,), 256, s, out, rounds, wait=False))
+        seconds = _best(lab, repeats, partial(kernel, (sms,), 256, smem, out, rounds, wait=False))
         if not (out.numpy() == rounds * value).all():
             raise WrongSum(f"{name}: sums are {out.numpy()[0]}, expected {rounds * value}")
         found.append((name, rounds * flops * sms / seconds))

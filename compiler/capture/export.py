@@ -36,7 +36,7 @@ def meta_model(config: PretrainedConfig, num_tensors: int | None = None) -> PreT
     try:
         with torch.device("meta"), bounded_parameters(config, num_tensors), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sizes without elements, which are refused by name
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config,
                 attn_implementation=hooks.IMPLEMENTATION,
                 experts_implementation=hooks.IMPLEMENTATION,

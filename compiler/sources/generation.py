@@ -93,7 +93,7 @@ def read_generation(folder: Path, config: PretrainedConfig, raw_config: dict[str
     path = folder / "generation_config.json"
     if path.is_file():
         return generation_defaults(read_json_object(path), config, path)
-    known = vars(GenerationConfig())  # type: ignore[no-untyped-call]
+    known = vars(GenerationConfig())
     own = {key: value for key, value in raw_config.items() if key in known}
     return generation_defaults(own, config, folder / "config.json")
 

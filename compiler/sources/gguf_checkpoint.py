@@ -97,7 +97,7 @@ class _TransformersView:
 
     def _process(self, tensor: GgufTensor, values: NDArray[Any], placed: dict[str, Any]) -> NDArray[Any] | None:
         """The processed values; None where the processor put them into `placed` itself."""
-        result = self.processor.process(  # type: ignore[no-untyped-call]
+        result = self.processor.process(
             weights=values,
             name=tensor.name,
             tensor_key_mapping=self.names,

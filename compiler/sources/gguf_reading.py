@@ -62,7 +62,7 @@ class HeaderReader(gguf.GGUFReader):
 def read_gguf_config(path: Path, reader: HeaderReader) -> dict[str, Any]:
     """transformers' config dict for the file; raises whatever transformers raises."""
     with _already_parsed(reader):
-        config: dict[str, Any] = load_gguf_checkpoint(str(path))["config"]  # type: ignore[no-untyped-call]
+        config: dict[str, Any] = load_gguf_checkpoint(str(path))["config"]
     return config
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bench.gpu import cases, libraries, primitives
+from bench.gpu.checks import equal
 from llmc.codegen.cuda.attention.layer import Layer
 from llmc.codegen.cuda.attention.params import DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.sample.params import SampleParams
@@ -124,8 +125,14 @@ def test_what_torch_is_compared_on_is_the_same_attention(monkeypatch: pytest.Mon
     contexts, rows = ((9, 9, 9), (1, 1, 1)) if decode else ((9,), (9,))
     drawn: list[Any] = []
     randn = torch.randn
-    monkeypatch.setattr(torch, "randn", lambda *shape, **kind: drawn.append(randn(*shape, **kind)) or drawn[-1])
+
+    def remembered(*shape: int, **kind: Any) -> Any:
+        drawn.append(randn(*shape, **kind))
+        return drawn[-1]
+
+    monkeypatch.setattr(torch, "randn", remembered)
     library = libraries.library_for(params, {"contexts": contexts, "rows": rows}, torch, "cpu")
+    assert library is not None
     got = library.run().float().numpy()
     q, k, v = (x.double().numpy() for x in drawn)
     assert got.shape == (len(rows), 4, rows[0], 16)
@@ -141,7 +148,7 @@ def test_what_torch_is_compared_on_is_the_same_linear() -> None:
     torch = pytest.importorskip("torch")
     plain = linear_shapes.mma("plain", 96, 64, 64, 64, 8, linear_shapes.S, 2)
     library = libraries.library_for(plain, {"T": 5}, torch, "cpu")
-    assert library.run().shape == (5, 96) and library.run().dtype == torch.bfloat16
+    assert library is not None and library.run().shape == (5, 96) and library.run().dtype == torch.bfloat16
     assert libraries.library_for(SampleParams(64, 64), {"rows": 1}, torch, "cpu") is None
     windowed = DecodeAttentionParams(Layer(DType.BF16, 4, 2, 16, 16, 64, window=8))
     assert libraries.library_for(windowed, {"contexts": (9,), "rows": (1,)}, torch, "cpu") is None
@@ -158,9 +165,9 @@ def test_a_wrong_value_is_named() -> None:
     got, want = np.zeros((2, 3)), np.zeros((2, 3))
     got[1, 2] = 5
     with pytest.raises(AssertionError, match=r"mma: 1 of 6 differ, first at \(1, 2\): 5\.0 for 0\.0"):
-        primitives.equal("mma", got, want)
+        equal("mma", got, want)
     with pytest.raises(AssertionError, match="nan for 0"):
-        primitives.equal("nan", np.array([np.nan]), np.array([0.0]))
+        equal("nan", np.array([np.nan]), np.array([0.0]))
 
 
 def test_no_case_hides_another() -> None:

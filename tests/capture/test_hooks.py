@@ -1,7 +1,9 @@
 """transformers' four seams are there and take effect. When an upgrade breaks one, it breaks here."""
 
 import importlib
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +28,10 @@ def test_the_registries_hold_the_hooks() -> None:
     name = hooks.IMPLEMENTATION
     assert transformers.AttentionInterface._global_mapping[name] is hooks.attention_hook
     assert transformers.AttentionMaskInterface._global_mapping[name] is hooks.mask_hook
-    assert ExpertsInterface._global_mapping[name] is hooks.experts_hook
+    experts: dict[str, object] = dict(ExpertsInterface._global_mapping)
+    assert experts[name] is hooks.experts_hook
     seam = hub_kernels.use_kernel_func_from_hub_with_fallback
-    assert hasattr(seam, "llmc_original") and integrations.use_kernel_func_from_hub_with_fallback is seam
+    assert hasattr(seam, "llmc_original") and vars(integrations)["use_kernel_func_from_hub_with_fallback"] is seam
     hooks.install()
     assert hub_kernels.use_kernel_func_from_hub_with_fallback is seam  # once, not around itself
 
@@ -42,12 +45,10 @@ def test_attention_and_masks_become_ops(oracle: ModuleType) -> None:
 
 def test_the_ops_are_never_run() -> None:
     x = torch.zeros(1, 1, 1, 1)
-    for run in (
-        lambda: torch_ops.mask(x, 1, 1, 1, None, None),
-        lambda: torch_ops.attention(x, x, x, x, None, 1.0, None),
-    ):
-        with pytest.raises(NotImplementedError, match="never run"):
-            run()
+    with pytest.raises(NotImplementedError, match="never run"):
+        torch_ops.mask(x, 1, 1, 1, None, None)
+    with pytest.raises(NotImplementedError, match="never run"):
+        torch_ops.attention(x, x, x, x, None, 1.0, None)
 
 
 TINY = dict(
@@ -104,18 +105,19 @@ def test_transformers_mask_functions_are_described() -> None:
 
 
 def test_other_mask_functions_are_refused_by_name() -> None:
-    def causal_mask_function(*_: object) -> bool:  # not transformers' one
+    def causal_mask_function(*_: int) -> bool:  # not transformers' one
         return True
 
     both = masking_utils.or_masks(masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function)
-    for function, name in [
+    refused: list[tuple[Callable[..., Any], str]] = [
         (causal_mask_function, f"{__name__}.test_other_mask_functions"),
         (both, "or_masks"),
         (masking_utils.padding_mask_function(torch.zeros(1, 1)), "padding_mask_function"),
         (masking_utils.bidirectional_mask_function, "bidirectional_mask_function"),
         (masking_utils.sliding_window_overlay(0), "sliding_window_overlay of size 0"),
         (masking_utils.sliding_window_overlay(8), "not causal"),
-    ]:
+    ]
+    for function, name in refused:
         with pytest.raises(CaptureError) as caught:
             describe(function, "model.layers.3")
         assert name in str(caught.value) and "model.layers.3" in str(caught.value)

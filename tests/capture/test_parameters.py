@@ -1,5 +1,6 @@
 """Every parameter from exactly one place, every checkpoint tensor used or refused by name."""
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from llmc.ir.ops.constant import Source, Weight
 from llmc.ir.reference import weight
 
 
-def refusal(oracle: ModuleType, family: str = "llama", **changes: torch.Tensor | None) -> str:
+def refusal(oracle: ModuleType, changes: Mapping[str, torch.Tensor | None], family: str = "llama") -> str:
     model = oracle.eager_model(oracle.config_of(family))
     with pytest.raises(CaptureError) as caught:
         bind(meta_model(oracle.config_of(family)), oracle.checkpoint_from(model, **changes))
@@ -28,23 +29,23 @@ def refusal(oracle: ModuleType, family: str = "llama", **changes: torch.Tensor |
 
 def test_leftovers_are_refused_by_name(oracle: ModuleType) -> None:
     name = "model.layers.0.self_attn.q_proj.weight"
-    assert f"parameter {name} of LlamaForCausalLM is not in the checkpoint" in refusal(oracle, **{name: None})
+    assert f"parameter {name} of LlamaForCausalLM is not in the checkpoint" in refusal(oracle, {name: None})
     extra = {"model.layers.2.mlp.up_proj.weight": torch.zeros(96, 64)}
-    assert "tensor model.layers.2.mlp.up_proj.weight belongs to no parameter" in refusal(oracle, **extra)
+    assert "tensor model.layers.2.mlp.up_proj.weight belongs to no parameter" in refusal(oracle, extra)
     many = {f"x.{i}": torch.zeros(1) for i in range(3)}
-    assert "tensor x.0 belongs to no parameter of LlamaForCausalLM (and 2 more)" in refusal(oracle, **many)
-    assert "lm_head.weight of LlamaForCausalLM is not in the checkpoint" in refusal(oracle, **{"lm_head.weight": None})
+    assert "tensor x.0 belongs to no parameter of LlamaForCausalLM (and 2 more)" in refusal(oracle, many)
+    assert "lm_head.weight of LlamaForCausalLM is not in the checkpoint" in refusal(oracle, {"lm_head.weight": None})
 
 
 def test_wrong_shapes_and_types(oracle: ModuleType) -> None:
     name = "model.norm.weight"
-    message = refusal(oracle, **{name: torch.zeros(63)})
+    message = refusal(oracle, {name: torch.zeros(63)})
     assert message == "parameter model.norm.weight: the checkpoint's has shape [63], the module's [64]"
 
 
 def test_one_parameter_from_two_tensors(oracle: ModuleType) -> None:
     # transformers adds the base model's prefix where it is missing
-    assert "model.norm.weight is filled by both" in refusal(oracle, **{"norm.weight": torch.zeros(64)})
+    assert "model.norm.weight is filled by both" in refusal(oracle, {"norm.weight": torch.zeros(64)})
 
 
 def test_what_transformers_ignores_is_listed(oracle: ModuleType) -> None:

@@ -97,7 +97,8 @@ class _Data:
 
     @staticmethod
     def unknown_op(_self: Any, x: Tensor) -> Tensor:
-        return torch.special.bessel_j0(x)
+        y: Tensor = torch.special.bessel_j0(x)
+        return y
 
     @staticmethod
     def part_of_the_sequence(_self: Any, x: Tensor) -> Tensor:
@@ -144,7 +145,7 @@ def test_code_that_has_no_ir(code: str, expected: str, monkeypatch: pytest.Monke
 def test_masks_that_the_model_computes(monkeypatch: pytest.MonkeyPatch, oracle: ModuleType) -> None:
     from transformers.models.llama import modeling_llama
 
-    make = modeling_llama.create_causal_mask
+    make = vars(modeling_llama)["create_causal_mask"]
     monkeypatch.setattr(modeling_llama, "create_causal_mask", lambda **k: make(**k).logical_not())
     assert "mask that the model computed itself" in refusal(meta_model(oracle.config_of("llama", num_hidden_layers=1)))
     monkeypatch.setattr(modeling_llama, "create_causal_mask", lambda **_: None)

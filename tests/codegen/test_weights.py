@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,9 +48,8 @@ class Reader:
 
     def read(self, source: Source, rows: tuple[int, int] | None) -> Array:
         random = np.random.default_rng(zlib.crc32(source.name.encode()))
-        values = random.standard_normal(source.shape).astype(np.float32)
-        if source.dtype is DType.BOOL:
-            values = values > 0
+        floats = random.standard_normal(source.shape).astype(np.float32)
+        values: Array = np.greater(floats, 0) if source.dtype is DType.BOOL else floats
         part = values if rows is None else values[rows[0] : rows[1]]
         self.most_bytes = max(self.most_bytes, part.nbytes)
         return part
@@ -67,7 +68,10 @@ def exprs(draw: st.DrawFn, shape: tuple[int, ...] | None = None, depth: int = 3)
     if depth > 0:
         kinds += ["unary", "binary", "where", "cast", "concat", "slice", "view", "literal"]
         kinds += ["permute", "interleave", "quantize"] if len(shape) == 2 else ["expand"]
-    again = lambda s: draw(exprs(s, depth - 1))  # noqa: E731
+
+    def again(shape: tuple[int, ...]) -> WeightExpr:
+        return draw(exprs(shape, depth - 1))
+
     match draw(st.sampled_from(kinds)):
         case "unary":
             return Apply(Unary(draw(st.sampled_from([UnaryFn.NEG, UnaryFn.TANH, UnaryFn.ABS]))), (again(shape),))
@@ -101,9 +105,9 @@ def exprs(draw: st.DrawFn, shape: tuple[int, ...] | None = None, depth: int = 3)
         case "expand":
             return Apply(Expand(shape), (again((1,)),))
         case "interleave":
-            rows, parts = draw(st.sampled_from([1, 2, 16])), draw(st.integers(1, 3))
-            n = -(-shape[0] // parts) + draw(st.integers(0, 20))
-            stacked = Apply(Interleave(rows), tuple(again((n, shape[1])) for _ in range(parts)))
+            rows, count = draw(st.sampled_from((1, 2, 16))), draw(st.integers(1, 3))
+            n = -(-shape[0] // count) + draw(st.integers(0, 20))
+            stacked = Apply(Interleave(rows), tuple(again((n, shape[1])) for _ in range(count)))
             start = draw(st.integers(0, stacked.type.static_shape()[0] - shape[0]))
             return Apply(Slice(0, start, start + shape[0]), (stacked,))
         case "quantize":
@@ -168,7 +172,11 @@ PACKED = [
 ]
 
 
-WIDEN = {DType.BF16: widen_bf16, DType.F16: lambda x: x.view(np.float16).astype(np.float32)}
+def widen_f16(values: Array) -> npt.NDArray[np.float32]:
+    return values.view(np.float16).astype(np.float32)
+
+
+WIDEN: dict[DType, Callable[[Any], Array]] = {DType.BF16: widen_bf16, DType.F16: widen_f16}
 
 
 @pytest.mark.parametrize("expr", PACKED, ids=lambda e: str(e.type))
@@ -181,7 +189,8 @@ def test_packed_weights(expr: Apply, chunk: int, monkeypatch: pytest.MonkeyPatch
     assert data.size == stored_bytes(expr.type)
     found = unpack(weight_format(expr.type), data, n, k)
     want = whole_weight(expr, lambda s: Reader().read(s, None))
-    got = WIDEN.get(expr.type.dtype, lambda x: x)(found)
+    widen = WIDEN.get(expr.type.dtype)
+    got = widen(found) if widen else found
     assert np.array_equal(got, want)
     if chunk == 1:
         assert reader.most_bytes <= 32 * 50 * 4  # a panel at a time

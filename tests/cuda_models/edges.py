@@ -10,6 +10,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import llmc.runtime.cuda.device as device
 from llmc.runtime import Engine
@@ -34,8 +35,8 @@ def report(folder: Path, entry: str, launch: int, before: int) -> str | None:
         plan = read_plan(text, where)
         return without(plan, launch, before) if plan.entry == entry else plan
 
-    device.read_plan = read
-    with Engine.load(folder, device="cuda", max_batch=2, max_tokens=8) as engine:
+    patched = mock.patch.object(device, "read_plan", read)
+    with patched, Engine.load(folder, device="cuda", max_batch=2, max_tokens=8) as engine:
         try:
             engine.generate(PROMPTS, temperature=0.0, max_tokens=4, ignore_eos=True)
         except StepFailed as error:

@@ -28,7 +28,7 @@ SMALL = {"max_batch": 4, "step_tokens": 16}
 
 
 def errors(found: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.floating]:
-    return np.linalg.norm(found - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
+    return np.asarray(np.linalg.norm(found - expected, axis=-1) / np.linalg.norm(expected, axis=-1))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

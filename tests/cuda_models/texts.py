@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,8 @@ def main(folder: str, out: str, *texts: str) -> None:
             assert (alone.token_ids, alone.logprobs) == (found.token_ids, found.logprobs), "company changed bits"
         answer = engine.generate([sequences[0]], temperature=0.0, max_tokens=9, ignore_eos=True)[0]
         print(f"{answer.timing.tpot(9):.2f} s per decoded token, emulated")
-    np.savez(out, **{f"text{i}": found for i, found in enumerate(logits)})
+    named: dict[str, Any] = {f"text{i}": found for i, found in enumerate(logits)}
+    np.savez(out, **named)
 
 
 if __name__ == "__main__":

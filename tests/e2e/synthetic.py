@@ -37,7 +37,7 @@ def write_llama(folder: Path, shard_bytes: int, **settings: Any) -> int:
         file = f"model-{number:05}-of-{len(shards):05}.safetensors"
         _write_shard(folder / file, shard, pattern)
         weight_map.update({name: file for name, _ in shard})
-    total = sum(2 * math.prod(shape) for _, shape in tensors)
+    total: int = sum(2 * math.prod(shape) for _, shape in tensors)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return total

@@ -29,7 +29,7 @@ SIZES = {
 
 def random_chunks(length: int, largest: int, seed: int) -> list[int]:
     rng = random.Random(seed)
-    chunks = []
+    chunks: list[int] = []
     while (left := length - sum(chunks)) > 0:
         chunks.append(min(left, rng.choice([1, 2, rng.randint(1, largest)])))
     return chunks

@@ -35,7 +35,9 @@ def model(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama, stored in bf16 as checkpoints are."""
     module, _ = engines.model("llama")
     folder = tmp_path_factory.mktemp("model") / "llama"
-    copy.deepcopy(module).to(torch.bfloat16).save_pretrained(folder)
+    rounded = copy.deepcopy(module)
+    torch.nn.Module.to(rounded, torch.bfloat16)
+    rounded.save_pretrained(folder)
     return folder
 
 

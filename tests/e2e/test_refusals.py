@@ -245,8 +245,10 @@ def test_paths_that_hold_no_model(llmc: Commands, tmp_path: Path) -> None:
     refused(llmc.run("build", tmp_path / "empty", "-o", out), "config.json is missing")
     refused(llmc.run("build", tmp_path / "notes.txt", "-o", out), "notes.txt")
     refused(llmc.run("build", tmp_path / "broken.gguf", "-o", out), "broken.gguf")
-    env = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "empty")}
-    refused(llmc.run("build", "some-one/some-model", "-o", out, **env), "some-one/some-model", "no network")
+    missing = llmc.run(
+        "build", "some-one/some-model", "-o", out, HF_HUB_OFFLINE="1", HF_HUB_CACHE=str(tmp_path / "empty")
+    )
+    refused(missing, "some-one/some-model", "no network")
     assert not out.exists()
 
 

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from llmc.codegen.cuda.target.assumptions import Assumptions
 from llmc.compiler.roofline.predict import Kernel, Point, Prediction, Total, predict, prefill_steps
 from llmc.compiler.roofline.subject import open_subject
-from llmc.compiler.targets import find_target
+from llmc.compiler.targets import find_cpu_target, find_target
 from llmc.ir.ops.kernel import Scheme
 from tests.e2e.commands import Commands
 from tests.e2e.engines import Engines
@@ -143,7 +143,7 @@ def test_an_engine_is_predicted_as_it_was_built(
 
 
 def test_measured_limits_of_a_cpu(llmc: Commands, config: Path, tmp_path: Path) -> None:
-    target = find_target("x86-64-v3")
+    target = find_cpu_target("x86-64-v3")
     limits = tmp_path / "limits.json"
     peaks = {"f32": 2e11, "bf16": 3e11, "f16": None, "e4m3": None, "s8": None}
     content = {"format": 1, "mcpu": target.mcpu, "threads": 2, "bandwidth": 17e9, "peaks": peaks}

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,11 +54,12 @@ def asks(vocab: int, prompt_lens: Sequence[int], num_tokens: int) -> list[Ask]:
     result = []
     for index, length in enumerate(prompt_lens):
         prompt = tuple(rng.randrange(vocab) for _ in range(length))
-        always = {"max_tokens": num_tokens, "ignore_eos": True, "logprobs": 5, "seed": 1000 + index}
-        penalties = {"repetition_penalty": 1.1, "presence_penalty": 0.3, "frequency_penalty": 0.2}
-        sampled = {"temperature": 0.9, "top_k": 200, "top_p": 0.97, "min_p": 0.001, "logit_bias": {7: 2.0}, **penalties}
-        chosen = [{"temperature": 0.0}, sampled, {"temperature": 0.0, **penalties}, {"temperature": 1.3}][index % 4]
-        result.append(Ask(prompt, SamplingParams(**{**always, **chosen})))
+        always: dict[str, Any] = {"max_tokens": num_tokens, "ignore_eos": True, "logprobs": 5, "seed": 1000 + index}
+        penalties: dict[str, Any] = {"repetition_penalty": 1.1, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+        filters: dict[str, Any] = {"top_k": 200, "top_p": 0.97, "min_p": 0.001, "logit_bias": {7: 2.0}}
+        kinds = [{"temperature": 0.0}, {"temperature": 0.9, **filters, **penalties}]
+        kinds += [{"temperature": 0.0, **penalties}, {"temperature": 1.3}]
+        result.append(Ask(prompt, SamplingParams(**always, **kinds[index % 4])))
     return result
 
 
@@ -66,19 +68,19 @@ def answer(completion: Completion) -> Answer:
     return Answer(completion.token_ids, completion.logprobs)
 
 
-def alone(folder: Path, given: Sequence[Ask], **load: int) -> list[Answer]:
+def alone(folder: Path, given: Sequence[Ask], **load: Any) -> list[Answer]:
     with Engine.load(folder, **load) as engine:
         return [answer(engine.generate([ask.prompt], ask.params)[0]) for ask in given]
 
 
-def together(folder: Path, given: Sequence[Ask], **load: int) -> list[Answer]:
+def together(folder: Path, given: Sequence[Ask], **load: Any) -> list[Answer]:
     with Engine.load(folder, **load) as engine:
         found = engine.generate([ask.prompt for ask in given], [ask.params for ask in given])
         engine.check_integrity()
         return [answer(completion) for completion in found]
 
 
-def joining(folder: Path, given: Sequence[Ask], seed: int, **load: int) -> list[Answer]:
+def joining(folder: Path, given: Sequence[Ask], seed: int, **load: Any) -> list[Answer]:
     """In random order, after random numbers of steps of those before."""
     rng = random.Random(seed)
     order = rng.sample(range(len(given)), len(given))

@@ -138,11 +138,11 @@ def peer_stream(kind: str) -> Callable[[Emulator, Kernel], None]:
                     e.call("cuStreamCreate", ctypes.byref(s), ctypes.c_uint(1))
                     streams.append(s)
                 e.call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(0))
-                k((1,), 64, 0, o, stream=streams[0].value, wait=False)
+                k((1,), 64, 0, o, stream=streams[0].value or 0, wait=False)
                 e.call("cuEventRecord", event, streams[0])
                 if not k.bug:  # type: ignore[attr-defined]
                     e.call("cuStreamWaitEvent", streams[1], event, ctypes.c_uint(0))
-                k((1,), 64, 0, o, stream=streams[1].value, wait=False)
+                k((1,), 64, 0, o, stream=streams[1].value or 0, wait=False)
                 e.call("cuCtxSynchronize")
             else:
                 graph = e.graph()

@@ -13,7 +13,7 @@ from ml_dtypes import bfloat16, float8_e4m3fn
 
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin, cuda_include
-from llmc.emulator.session import THREE_SCHEDULES, Emulator
+from llmc.emulator.session import THREE_SCHEDULES, Argument, Emulator
 
 HERE = Path(__file__).parent
 DTYPES = {"bf16": bfloat16, "f16": np.float16, "e4m3": float8_e4m3fn, "s8": np.int8}
@@ -132,7 +132,7 @@ def _check_wgmma(
     for schedule in THREE_SCHEDULES:
         emulator.set_schedule(schedule)
         c = emulator.empty((64 * int(columns),), _accumulator(kind))
-        args = [*map(emulator.array, operands), c, desc.to_bytes(8, "little")]
+        args: list[Argument] = [*map(emulator.array, operands), c, desc.to_bytes(8, "little")]
         smem = 128 * (64 + int(columns))
         emulator.kernel(twin, name)((1,), 128, smem, *args, emulator.array(np.array(steps, np.int32)))
         results.append(c.numpy())

@@ -260,13 +260,12 @@ def windows() -> Graph:
     c = Captured()
     x = c.embed("embed.weight", 100, 32)
     masks = (Mask(window=5), Mask(chunk=16), Mask(), Mask(window=40, chunk=33), Mask(window=38), Mask(window=5))
-    kv: list[Value] = []
     for i, mask in enumerate(masks):
         c.b.loc = f"layers.{i}"
         n = c.rms_norm(x, f"w{i}.norm")
         if i < 5:
-            kv = [c.heads(c.linear(n, f"w{i}.{p}", 32), 2) for p in "kv"]
-        y = c.attend(c.heads(c.linear(n, f"w{i}.q", 64), 4), *kv, Attention(0.5, mask))
+            k, v = (c.heads(c.linear(n, f"w{i}.{p}", 32), 2) for p in "kv")
+        y = c.attend(c.heads(c.linear(n, f"w{i}.q", 64), 4), k, v, Attention(0.5, mask))
         x = c.plus(x, c.linear(y, f"w{i}.o", 32))
     c.b.loc = "head"
     return c.graph(c.linear(c.rms_norm(x, "norm"), "lm_head", 100))

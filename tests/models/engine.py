@@ -17,7 +17,7 @@ from llmc.codegen.cpu.model import Model, render
 from llmc.codegen.cpu.toolchain import compile_library, find_toolchain
 from llmc.codegen.kv_groups import BLOCK_TOKENS
 from llmc.codegen.weights import place_weights, stored
-from llmc.compiler.targets import find_target
+from llmc.compiler.targets import find_cpu_target
 from llmc.ir.graph import Builder, Graph, Node, Value
 from llmc.ir.ops.constant import Source, Weight
 from llmc.ir.ops.kernel import Rows, Sample, Scheme
@@ -79,7 +79,7 @@ def compiled(entries: list[Graph], folder: Path, name: str) -> Built:
     vocab = int(str(entries[0].outputs[0].tensor.shape[-1]))
     placed = place_weights([n.op.expr for g in entries for n in g.nodes if isinstance(n.op, Weight)])
     model = render(name, "cpu", entries, {w.expr: w for w in placed}, vocab)
-    target, toolchain = find_target("cpu"), find_toolchain({})
+    target, toolchain = find_cpu_target("cpu"), find_toolchain({})
     content = repr((sorted(model.sources.items()), target, toolchain))
     path = folder / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
     with path.with_suffix(".lock").open("w") as lock:
@@ -97,7 +97,8 @@ def compiled(entries: list[Graph], folder: Path, name: str) -> Built:
             at += piece.nbytes
     with path.open("rb") as file:
         library = load_library(file)
-    return Built(*entries, model, library, buffer, vocab)
+    prefill, decode = entries
+    return Built(prefill, decode, model, library, buffer, vocab)
 
 
 def side_by_side(graphs: list[list[Graph]]) -> list[Graph]:

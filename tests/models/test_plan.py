@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -26,7 +28,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
     "gpt2": gpt2,
     "gemma": gemma,
     "twin": twin,
-    **{f"forest{seed}": lambda seed=seed: forest(seed, 6) for seed in range(4)},
+    **{f"forest{seed}": partial(forest, seed, 6) for seed in range(4)},
 }
 
 
@@ -142,10 +144,7 @@ def test_the_checker_sees_a_missing_sync() -> None:
     plan = model.plans["prefill"]
     for i, launch in enumerate(plan.launches):
         if launch.sync:
-            without = tuple(
-                Launch(*(getattr(o, f) if f != "sync" or o is not launch else False for f in o.__dataclass_fields__))
-                for o in plan.launches
-            )
+            without = tuple(replace(o, sync=False) if o is launch else o for o in plan.launches)
             broken = Plan(plan.entry, plan.buffers, without, plan.nodes, plan.names, plan.arena)
             assert races(broken), i
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from llmc.ir.graph import IRError
+from llmc.ir.graph import Builder, IRError, Value
 from llmc.ir.ops.pointwise import Unary, UnaryFn
 from llmc.passes.canonicalise import Canonicalise
-from llmc.passes.pattern import Var, unary
+from llmc.passes.pattern import Match, Var, unary
 from llmc.passes.rewrite import RuleLog, apply_rules, rule
 from tests.passes.golden import golden, graph, reasons, unchanged
 
@@ -361,11 +361,11 @@ def test_zeros_of_two_signs_do_not_merge() -> None:
 
 def test_rules_that_undo_each_other_are_reported() -> None:
     @rule("exp => neg", unary(UnaryFn.EXP, Var("x")))
-    def there(m, b):  # type: ignore[no-untyped-def]
+    def there(m: Match, b: Builder) -> Value:
         return b.add(Unary(UnaryFn.NEG), m.values["x"])
 
     @rule("neg => exp", unary(UnaryFn.NEG, Var("x")))
-    def back(m, b):  # type: ignore[no-untyped-def]
+    def back(m: Match, b: Builder) -> Value:
         return b.add(Unary(UnaryFn.EXP), m.values["x"])
 
     text = "inputs %x: f32[T]\n%y = unary{fn=exp}(%x) : f32[T]\noutputs %y"

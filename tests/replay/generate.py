@@ -30,8 +30,10 @@ from llmc.codegen.cuda.target import nvrtc
 from llmc.compiler import backends
 from llmc.compiler import build as driver
 from llmc.compiler.build import BuildOptions, build
-from llmc.compiler.capture.capture import Captured
+from llmc.compiler.capture.capture import Captured, capture
 from llmc.compiler.sources.model_source import ModelSource
+from llmc.compiler.sources.resolve import open_source
+from llmc.compiler.sources.shapes import open_shapes
 from llmc.ir.ops.kernel import Scheme
 from tests.replay.models import TARGETS, Subject, subjects
 
@@ -49,9 +51,9 @@ class Silent:
 def compile_nothing() -> None:
     """Puts digests of sources and options where compiled code would be."""
     patches: list[tuple[Any, str, Any]] = [
-        (driver, "capture", _once(driver.capture)),
-        (driver, "open_source", cache(driver.open_source)),
-        (driver, "open_shapes", cache(driver.open_shapes)),
+        (driver, "capture", _once(capture)),
+        (driver, "open_source", cache(open_source)),
+        (driver, "open_shapes", cache(open_shapes)),
         (backends, "compile_library", _library),
         (backends, "find_toolchain", lambda: Toolchain(Kind.ZIG, "of a replay", ())),
         (nvrtc, "compile_each", _cubins),

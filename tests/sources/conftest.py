@@ -35,7 +35,10 @@ def model() -> LlamaForCausalLM:
         head_dim=8,
         max_position_embeddings=64,
     )
-    return LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    model = LlamaForCausalLM(config)
+    torch.nn.Module.to(model, torch.bfloat16)
+    model.eval()
+    return model
 
 
 @pytest.fixture

@@ -120,7 +120,9 @@ def tiny_llama(**overrides: Any) -> LlamaForCausalLM:
         head_dim=8,
         max_position_embeddings=64,
     )
-    return LlamaForCausalLM(LlamaConfig(**{**settings, **overrides})).eval()
+    model = LlamaForCausalLM(LlamaConfig(**{**settings, **overrides}))
+    model.eval()
+    return model
 
 
 F32_1E5 = float(np.float32(1e-5))
@@ -213,7 +215,8 @@ def dequantize_q5_0(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     scale = fields[:, :2].copy().view(np.float16).astype(np.float32)
     high = np.unpackbits(fields[:, 2:6], axis=1, bitorder="little")
     low = np.concatenate([fields[:, 6:] & 15, fields[:, 6:] >> 4], axis=1)
-    return scale * ((low | high << 4).astype(np.float32) - 16)
+    values: NDArray[np.float32] = scale * ((low | high << 4).astype(np.float32) - 16)
+    return values
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

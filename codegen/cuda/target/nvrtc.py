@@ -44,7 +44,7 @@ class Compiled:
 
 
 def _check(result: tuple[object, ...]) -> object:
-    from cuda.bindings import nvrtc  # type: ignore[import-untyped]
+    from cuda.bindings import nvrtc
 
     if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"NVRTC: {result[0]}")

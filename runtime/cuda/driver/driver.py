@@ -17,7 +17,7 @@ class CudaError(Exception):
 
 def driver() -> Any:
     """The module cuda.bindings.driver; imported here and nowhere else. Raises ImportError where it is not installed."""
-    from cuda.bindings import driver as module  # type: ignore[import-untyped]
+    from cuda.bindings import driver as module
 
     return module
 

@@ -23,7 +23,7 @@ from tests.cuda.device.toy_engine import VALID, Model
 
 FOLDER = Path(sys.argv[1])
 MODEL = Model.random()
-ASK = dict(temperature=0, ignore_eos=True)
+ASK: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 
 
 def emulator() -> ctypes.CDLL:

@@ -6,12 +6,14 @@ import ctypes
 import os
 import signal
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from cuda.bindings import driver as cu
 
 from llmc.runtime import Engine
-from llmc.runtime.cuda.driver.driver import CudaError
+from llmc.runtime.cuda.driver.driver import CudaError, call
+from llmc.runtime.cuda.memory import upload
 from llmc.runtime.errors import ChecksumMismatch, DeviceRefused, MachineMismatch, NotEnoughMemory, StepFailed
 from tests.cuda.device.checks import ASK, FOLDER, MODEL, emulator, forget_error, loaded, prompts, refusal, run
 from tests.cuda.device.toy_engine import BLOCK, MAX_BATCH, MAX_LEN, MAX_TOKENS, VOCAB, WINDOW, H
@@ -63,24 +65,18 @@ def not_even_the_arrays_of_steps() -> None:
 
 def a_load_that_fails_gives_all_back() -> None:
     """Damaged weights, found when they are on the device already; and a copy that CUDA refuses."""
-    from llmc.runtime.cuda.memory import upload
-
     before = emulator().llmcEmuLiveAllocations()
     text = refusal(ChecksumMismatch, lambda: Engine.load(FOLDER / "damaged"))
     assert "weights.safetensors: content is damaged" in text, text
     assert emulator().llmcEmuLiveAllocations() == before
-    real = upload.call
 
     def refusing(function: Any, *arguments: Any) -> Any:
         if function.__name__ == "cuMemcpyHtoDAsync":
             raise CudaError("cuMemcpyHtoDAsync", "CUDA_ERROR_UNKNOWN", "a planted error")
-        return real(function, *arguments)
+        return call(function, *arguments)
 
-    upload.call = refusing
-    try:
+    with mock.patch.object(upload, "call", refusing):
         text = refusal(DeviceRefused, lambda: Engine.load(FOLDER / "toy"))
-    finally:
-        upload.call = real
     assert "h100 cannot be made ready: cuMemcpyHtoDAsync: CUDA_ERROR_UNKNOWN: a planted error" in text, text
     assert emulator().llmcEmuLiveAllocations() == before
     with loaded("toy") as engine:
@@ -89,8 +85,6 @@ def a_load_that_fails_gives_all_back() -> None:
 
 def weights_come_in_many_pieces() -> None:
     """Of a size that no tensor's bytes are a multiple of."""
-    from llmc.runtime.cuda.memory import upload
-
     upload.PIECE_BYTES = 1000
     with loaded("toy") as engine:
         np.testing.assert_array_equal(engine.logits([7, 8]), MODEL.logits([7, 8]))
@@ -214,7 +208,7 @@ def a_graph_that_is_refused_for_another_reason() -> None:
 
 
 def an_old_driver() -> None:
-    from llmc.runtime.cuda.driver.driver import gpu
+    from llmc.runtime.cuda.driver import gpu
 
     gpu.MIN_CUDA = (14, 2)
     text = refusal(MachineMismatch, lambda: Engine.load(FOLDER / "toy"))

@@ -158,7 +158,10 @@ class Model:
     @staticmethod
     def random(seed: int = 0) -> Model:
         rng = np.random.default_rng(seed)
-        draw = lambda *shape: rng.integers(-3, 4, shape).astype(np.float32)  # noqa: E731
+
+        def draw(*shape: int) -> np.ndarray:
+            return rng.integers(-3, 4, shape).astype(np.float32)
+
         return Model(draw(VOCAB, H), draw(VOCAB, H), draw(VOCAB))
 
     def logits(self, ids: Sequence[int]) -> np.ndarray:
@@ -167,7 +170,8 @@ class Model:
         cache = rows + np.arange(len(ids), dtype=np.float32)[:, None]
         whole = np.cumsum(cache, 0)
         behind = np.concatenate([np.zeros((WINDOW, H), np.float32), whole])[: len(ids)]
-        return (whole + (whole - behind) + 2 * rows) @ self.head.T + self.bias
+        logits: np.ndarray = (whole + (whole - behind) + 2 * rows) @ self.head.T + self.bias
+        return logits
 
     def answer(self, ids: Sequence[int], count: int) -> list[int]:
         """Greedy, ties to the lowest id."""

@@ -139,7 +139,8 @@ def main() -> None:
     x, a, q, att, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, HEADS * D, HEADS * D, INTER))
     qkv, logits = (Ptr(alloc(4 * n)) for n in (QKV, VOCAB))
     scratch = Ptr(alloc(max(launch.scratch.at(SIZES) for launch in ATTENTION if launch.scratch)))
-    graph, last, nodes = ok(cu.cuGraphCreate(0)), [], 0
+    graph, nodes = ok(cu.cuGraphCreate(0)), 0
+    last: list[object] = []
 
     def add(function: object, grid: tuple[int, ...], block: int, smem: int, *args: object) -> None:
         nonlocal last, nodes

@@ -76,7 +76,7 @@ class Step:
     @property
     def positions(self) -> Array:
         return np.concatenate(
-            [np.arange(n - m, n) for n, m in zip(self.contexts, self.rows, strict=True)] or [[]]
+            [np.arange(0), *(np.arange(n - m, n) for n, m in zip(self.contexts, self.rows, strict=True))]
         ).astype(np.int32)
 
     @property

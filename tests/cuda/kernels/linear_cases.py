@@ -62,7 +62,7 @@ _add, _mul, _div = (_binary(fn) for fn in (BinaryFn.ADD, BinaryFn.MUL, BinaryFn.
 
 
 def _silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
+    return np.asarray(x / (1 + np.exp(-x)))
 
 
 CASES = {

@@ -65,8 +65,7 @@ _BOTH = (
     ("gated_residual", 300, 64, 64, 64, 8, S, 2, TOKENS, BF16, 24, 24),
 )
 LINEAR_CASES: list[tuple[LinearParams, Shape]] = [
-    (make(*row[:8], row[8], row[9]), _at(row[0], row[10], row[11])) for make in (mma, wgmma) for row in _BOTH
-] + [
+    *((make(*row[:8], row[8], row[9]), _at(row[0], row[10], row[11])) for make in (mma, wgmma) for row in _BOTH),
     (mma("plain", 96, 128, 64, 128, 16, S, 2, warps=(8, 1)), _at("plain", 20, 32)),
     (mma("plain", 640, 64, 64, 64, 32, S, 2, warps=(4, 1)), _at("plain", 70, 100)),
     (wgmma("f16", 200, 200, 256, 128, 256, S, 2, dtype=F16), _at("f16", 257, 300)),

@@ -111,7 +111,7 @@ def edges() -> tuple[np.ndarray, list[Choice]]:
     spread = np.where(ids == 0, 0.0, -0.91)  # the f32 sum of its weights is 2e-7 below the exact one
     below = np.full(EDGE_IDS, -1.0)
     below[[3, 700]] = 1e-39, 2.0**-126  # a denormal is zero, the smallest normal is not
-    cases = [
+    cases: list[tuple[np.ndarray, dict[str, float]]] = [
         (np.where(ids == 0, 0.0, -14.0), {}),  # no top_k: all tokens but one are below 1e-6
         (np.where(ids < 512, 0.0, -200.0), {"top_p": 0.5}),  # 256 tokens have exactly half of the weight
         (np.where(ids < 512, 0.0, -200.0), {"top_p": 0.5, "top_k": 600}),

@@ -33,7 +33,6 @@ def cuda_sample(
         pack_logits_only(count, arrays)
     padded = np.full((count, p.row_floats), np.nan, np.float32)
     padded[:, : p.vocab] = logits
-    at_least_one = lambda a: a if len(a) else np.zeros(1, a.dtype)  # noqa: E731
     raw = np.frombuffer(bytes(memoryview(arrays.rows).cast("B")), np.uint8).reshape(count, ctypes.sizeof(SampleRow))
     out = Sampled.blank(count)
     edited = lab.empty(padded.shape, np.float32)
@@ -44,9 +43,9 @@ def cuda_sample(
         lab.array(raw),
         lab.array(padded),
         lab.array(np.array([0, 0, count if live is None else live, 0], np.int32)),
-        lab.array(at_least_one(arrays.history)),
-        lab.array(at_least_one(arrays.bias_ids)),
-        lab.array(at_least_one(arrays.bias)),
+        lab.array(_at_least_one(arrays.history)),
+        lab.array(_at_least_one(arrays.bias_ids)),
+        lab.array(_at_least_one(arrays.bias)),
         edited,
         *results,
     )
@@ -66,6 +65,10 @@ def differences(got: Sampled, want: Sampled) -> list[str]:
             at = tuple(int(n) for n in i)
             found.append(f"{name}{list(at)}: got {a[at]!r}, the CPU has {b[at]!r}")
     return found
+
+
+def _at_least_one(a: np.ndarray) -> np.ndarray:
+    return a if len(a) else np.zeros(1, a.dtype)
 
 
 def run(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> None:

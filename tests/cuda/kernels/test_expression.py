@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
 from llmc.ir.ops.reduce import Softmax
 from llmc.ir.types import DType, TensorType
 from tests.cuda import sass
+from tests.cuda.harness import Lab
 
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
@@ -54,7 +56,7 @@ def one(op: Unary | Binary | Where | Cast, *dtypes: DType, numbers: dict[int, st
     return expression(b.nodes[0], names), out.tensor.dtype
 
 
-def run(lab, text: str, out: DType, *arrays: Array) -> Array:  # type: ignore[no-untyped-def]
+def run(lab: Lab, text: str, out: DType, *arrays: Array) -> npt.NDArray[Any]:
     kinds = {np.dtype(np.float32): F32, np.dtype(np.int32): I32, np.dtype(np.bool_): BOOL}
     dtypes = [kinds[a.dtype] for a in arrays]
     twin = build_twin(source("kernel", dtypes, out, text), [TEMPLATES], checked=False, name="expression.cu")
@@ -62,7 +64,7 @@ def run(lab, text: str, out: DType, *arrays: Array) -> Array:  # type: ignore[no
     y = lab.emulator.empty(arrays[0].shape, NUMPY[out])
     lab.emulator.set_checked(False)
     lab.emulator.kernel(twin, "kernel")((8,), 128, 0, *given, y, arrays[0].size)
-    got = y.numpy()
+    got: npt.NDArray[Any] = y.numpy()
     for a in (*given, y):
         a.free()
     return got
@@ -75,10 +77,10 @@ def every_size() -> Floats:
 
 
 def special() -> Floats:
-    tiny = np.finfo(np.float32).tiny
+    tiny = float(np.finfo(np.float32).tiny)
     halves = [0.0, 1e-45, 1e-40, tiny, 1e-3, 0.5, 0.625, 0.92773, 1.0, 1.5, 2.0, 3.0, 7.5, 20.0, 88.7, 104.0, 1e10]
     whole = [8388607.0, 8388609.0, 16777215.0, 16777216.0, 33554432.0, 2.0**31, 2.0**98, 2.0**127, 3.4028235e38, np.inf]
-    return np.array([*halves, *whole, *(-x for x in halves + whole), np.nan], np.float32)
+    return np.array([*halves, *whole, *(-x for x in (*halves, *whole)), np.nan], np.float32)
 
 
 def near(low: float, high: float) -> Floats:
@@ -118,7 +120,7 @@ WHOLE_RANGE: dict[UnaryFn, tuple[Callable[[Doubles], Doubles], float, tuple[floa
 
 
 @pytest.mark.parametrize("fn", WHOLE_RANGE, ids=lambda fn: fn.value)
-def test_function(lab, fn: UnaryFn) -> None:  # type: ignore[no-untyped-def]
+def test_function(lab: Lab, fn: UnaryFn) -> None:
     reference, bound, dense = WHOLE_RANGE[fn]
     x = np.concatenate([every_size(), near(*dense)])
     text, out = one(Unary(fn), F32)
@@ -129,7 +131,7 @@ def test_function(lab, fn: UnaryFn) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     "fn", [UnaryFn.SIGMOID, UnaryFn.SILU, UnaryFn.GELU, UnaryFn.GELU_TANH, UnaryFn.SOFTPLUS], ids=lambda fn: fn.value
 )
-def test_activation(lab, fn: UnaryFn) -> None:  # type: ignore[no-untyped-def]
+def test_activation(lab: Lab, fn: UnaryFn) -> None:
     """As torch's own float32 formulas: relative to the argument's size where two parts cancel."""
     text, out = one(Unary(fn), F32)
     x = near(-30, 30)
@@ -153,7 +155,7 @@ def pairs() -> tuple[Floats, Floats]:
 
 
 @pytest.mark.parametrize("fn", [f for f in BinaryFn if f is not BinaryFn.POW], ids=lambda fn: fn.value)
-def test_operator(lab, fn: BinaryFn) -> None:  # type: ignore[no-untyped-def]
+def test_operator(lab: Lab, fn: BinaryFn) -> None:
     """Exactly numpy's results; of two zeros a maximum may take either."""
     a, b = pairs()
     text, out = one(Binary(fn), F32, F32)
@@ -169,7 +171,7 @@ def test_operator(lab, fn: BinaryFn) -> None:  # type: ignore[no-untyped-def]
         assert np.array_equal(run(lab, text, out, i, j), binary(fn, i, j))
 
 
-def test_pow(lab) -> None:  # type: ignore[no-untyped-def]
+def test_pow(lab: Lab) -> None:
     a, b = pairs()
     random = np.random.default_rng(2)
     a = np.concatenate([a, random.uniform(0, 100, 1 << 15).astype(np.float32)])
@@ -181,7 +183,7 @@ def test_pow(lab) -> None:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize(("power", "bound"), [(2.0, 0.5), (3.0, 2), (-1.0, 0.5), (0.5, 0.51)])
-def test_pow_of_a_number(lab, power: float, bound: float) -> None:  # type: ignore[no-untyped-def]
+def test_pow_of_a_number(lab: Lab, power: float, bound: float) -> None:
     x = every_size()
     text, out = one(Binary(BinaryFn.POW), F32, F32, numbers={1: literal(power)})
     with np.errstate(all="ignore"):
@@ -190,7 +192,7 @@ def test_pow_of_a_number(lab, power: float, bound: float) -> None:  # type: igno
     assert ("pow_f32" in text) == (power == 0.5)
 
 
-def test_masks_choices_and_casts(lab) -> None:  # type: ignore[no-untyped-def]
+def test_masks_choices_and_casts(lab: Lab) -> None:
     x = every_size()
     y, mask = np.roll(x, 1), x > 0.25
     text, out = one(Where(), BOOL, F32, F32)
@@ -209,7 +211,7 @@ def test_masks_choices_and_casts(lab) -> None:  # type: ignore[no-untyped-def]
             assert np.array_equal(run(lab, text, out, given), given.astype(NUMPY[dtype]))
 
 
-def test_literals_come_back_to_the_same_bits(lab) -> None:  # type: ignore[no-untyped-def]
+def test_literals_come_back_to_the_same_bits(lab: Lab) -> None:
     numbers = [*special().tolist(), 1e300, -1e300, 0.1]
     x = np.zeros(1, np.float32)
     got = np.concatenate([run(lab, f"x0 * 0.0f + {literal(v)}", F32, x) for v in numbers])

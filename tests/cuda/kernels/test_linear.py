@@ -138,7 +138,7 @@ def test_illegal_parameters_are_refused() -> None:
         ({"shape": dataclasses.replace(p.shape, width=71)}, "the epilogue's"),
     ):
         with pytest.raises(ValueError, match=message):
-            dataclasses.replace(p, **change)  # type: ignore[arg-type]
+            dataclasses.replace(p, **change)
     with pytest.raises(ValueError, match="256 registers of sums and totals"):
         wgmma("plain", 70, 330, 128, 64, 256, S, 3)
     with pytest.raises(ValueError, match="f32 is not bf16 or f16"):

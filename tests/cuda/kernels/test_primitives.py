@@ -5,6 +5,7 @@ the opcode meant. Inline PTX is never executed here; this is what stands in for 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
@@ -348,7 +349,7 @@ def _compiled(arch: str) -> Compiled:
 
 
 @cache
-def _opcodes(arch: str):  # type: ignore[no-untyped-def]
+def _opcodes(arch: str) -> dict[str, Counter[str]]:
     return sass.opcodes(_compiled(arch).cubin)
 
 
