@@ -3,7 +3,8 @@
     python -m replay.generate OUT [--jobs N] [SUBJECT ...]        (tests/ on the path)
 
 OUT/SUBJECT/DTYPE/ir holds the graph after every pass, .../engine the engine. Where an engine has compiled code, a
-digest of what would be compiled, and how; where it has weights, a digest of each.
+digest of what would be compiled, and how: comments and the hashes in kernels' names do not count. Where it has
+weights, a digest of each. These digests are in capitals, unlike hashes that are part of a name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import mmap
 import multiprocessing
+import re
 import shutil
 import sys
 import tempfile
@@ -36,6 +38,8 @@ from llmc.ir.ops.kernel import Scheme
 from replay.models import TARGETS, Subject, subjects
 
 WEIGHTS = "weights.safetensors"
+COMMENT = re.compile(r"//.*")
+SYMBOL_HASH = re.compile(r"(?<=_)[0-9a-f]{8}\b")
 
 
 class Silent:
@@ -69,19 +73,25 @@ def _once(capture: Callable[[ModelSource], Captured]) -> Callable[[ModelSource],
 
 def _library(sources: Mapping[str, str], target: CompileTarget, out: Path, toolchain: Toolchain) -> None:
     options = (target.triple, target.mcpu, target.flags, target.macros)
-    out.write_text(f"{_digest(sources)} {options}\n")
+    out.write_text(f"{_code_digest(sources)} {options}\n")
 
 
 def _cubins(sources: Mapping[str, str], arch: str) -> dict[str, bytes]:
     headers = nvrtc.headers()
     return {
-        symbol: f"{_digest({**headers, symbol: text})} {nvrtc.options(arch)}\n".encode()
+        symbol: f"{_code_digest({**headers, 'kernel.cu': text})} {nvrtc.options(arch)}\n".encode()
         for symbol, text in sources.items()
     }
 
 
-def _digest(texts: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest()
+def _code_digest(sources: Mapping[str, str]) -> str:
+    lines = (line for name in sorted(sources) for line in [name, *sources[name].splitlines()])
+    code = (SYMBOL_HASH.sub("", COMMENT.sub("", line)).rstrip() for line in lines)
+    return _digest("\n".join(line for line in code if line).encode())
+
+
+def _digest(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest().upper()
 
 
 def generate(subject: Subject, out: Path) -> str | None:
@@ -120,7 +130,7 @@ def _weights(path: Path) -> str:
             if name != "__metadata__":
                 begin, end = tensor["data_offsets"]
                 with memoryview(data)[start + begin : start + end] as part:
-                    lines.append(f"{name} {begin} {end} {hashlib.sha256(part).hexdigest()}\n")
+                    lines.append(f"{name} {begin} {end} {_digest(part)}\n")
     return "".join(lines)
 
 
