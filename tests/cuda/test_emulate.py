@@ -63,6 +63,16 @@ def test_verify_is_run_again_with_the_same_arguments(engine: Path, monkeypatch: 
     assert command[3:] == ["verify", "--json", "--device=cuda", "--", str(engine), "some/model"]
 
 
+def test_every_option_is_given_again(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that may be repeated, and values that look like options, too."""
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, arguments: started.append(arguments))
+    asked = ["--prompt=-x", "--file=-", "--max-tokens=3", "--top-p=0.5", "--stop=a", "--stop=-b c", "--quiet"]
+    CliRunner().invoke(main, ["run", str(engine), *asked, "--emulate"])
+    again = started[0][started[0].index("--") + 1 :]
+    assert again[3:] == ["run", *asked, "--device=cuda", "--", str(engine)]
+
+
 def test_the_kernels_are_those_that_the_gpu_runs(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an engine for several: an RTX 4090 runs what was built for the A100."""
     assert BY_NAME["rtx4090"].runs("sm_80") and BY_NAME["rtx4090"].runs("sm_89")
