@@ -391,7 +391,7 @@ def test_missing_streams(engine: Path) -> None:
     """Started by something that gave it no stdin or stdout: the chat ends at once, the answer goes nowhere."""
     start = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
     llmc = ["-c", "from llmc.compiler.cli import main; main()", "run", str(engine), "--max-tokens", "2"]
-    for closed, options in (("0", []), ("1", ["-p", "x"]), ("2", ["-p", "x"])):
+    for closed, options in (("0", []), ("1", ["-p", "x", "--quiet"]), ("2", ["-p", "x"])):
         args = [sys.executable, "-c", start, closed, *llmc, *options]
         done = subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), closed
