@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.ir.graph import Graph, IRError
 from llmc.compiler.ir.ops.constant import WeightExpr
 from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
+from llmc.compiler.progress import Progress
 from llmc.compiler.report import launches_of
 from llmc.compiler.targets import Target
 from llmc.runtime.manifest import ArenaBytes, Limits
@@ -58,8 +59,8 @@ class Backend(Protocol):
     def toolchain(self) -> str:
         """What compiles its kernels, for the manifest."""
 
-    def part(self, lowered: Lowered, stage: Callable[[str], None]) -> tuple[TargetPart, dict[str, Any]]:
-        """Its part of the engine, and of the report. `stage` is told when kernels are compiled. Raises IRError."""
+    def part(self, lowered: Lowered, progress: Progress) -> tuple[TargetPart, dict[str, Any]]:
+        """Its part of the engine, and of the report. `progress` is told when kernels are compiled. Raises IRError."""
 
 
 class CpuBackend:
@@ -73,12 +74,12 @@ class CpuBackend:
         self._compiler: Toolchain = find_toolchain()
         self.toolchain = self._compiler.name
 
-    def part(self, lowered: Lowered, stage: Callable[[str], None]) -> tuple[TargetPart, dict[str, Any]]:
+    def part(self, lowered: Lowered, progress: Progress) -> tuple[TargetPart, dict[str, Any]]:
         target = self.target
         model = render(lowered.model, target.name, list(lowered.entries), lowered.weights, lowered.num_valid_tokens)
 
         def compile_model(texts: Mapping[str, str], out: Path) -> None:
-            stage(f"compiling kernels for {target.name}")
+            progress.stage(f"compiling kernels for {target.name}")
             compile_library(texts, target, out, self._compiler)
 
         part = cpu_part(
@@ -120,13 +121,13 @@ class CudaBackend:
             raise ToolchainError(f"target {target.name} needs NVRTC: pip install 'llmc[cuda]' ({error})") from error
         self.toolchain = f"NVRTC {'.'.join(map(str, version))}"
 
-    def part(self, lowered: Lowered, stage: Callable[[str], None]) -> tuple[TargetPart, dict[str, Any]]:
+    def part(self, lowered: Lowered, progress: Progress) -> tuple[TargetPart, dict[str, Any]]:
         target = self.target
         model = cuda_model.render(lowered.entries, lowered.weights, target, lowered.limits)
 
         def compile_kernels(sources: Mapping[str, str]) -> Mapping[str, bytes]:
-            stage(f"compiling kernels for {target.name}")
-            return nvrtc.compile_each(sources, target.arch)
+            progress.stage(f"compiling kernels for {target.name}")
+            return nvrtc.compile_each(sources, target.arch, lambda done: progress.amount(done, len(sources), "kernels"))
 
         part = cuda_part(
             target.name,

@@ -70,16 +70,15 @@ def build(
 ) -> None:
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
     from llmc.compiler.build_console import build_with_progress
+    from llmc.compiler.build_options import BuildOptions
+    from llmc.compiler.ir.ops.kernel import Scheme
 
     name = Path(model).stem if model.endswith(".gguf") else Path(os.path.abspath(model)).name
     folder = out or Path(f"{name}-{dtype}.engine")
-
-    def action() -> int:
-        return build_with_progress(
-            model, folder, target, dtype, max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
-        )
-
-    sys.exit(refusing(action, ModuleNotFoundError))
+    options = BuildOptions(
+        model, folder, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
+    )
+    sys.exit(refusing(lambda: build_with_progress(options), ModuleNotFoundError))
 
 
 def where_it_runs(command: F) -> F:
