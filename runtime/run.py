@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from llmc.runtime.console import Waiting
 from llmc.runtime.conversation import Conversation
 from llmc.runtime.engine import Engine
 from llmc.runtime.errors import InvalidParameter
@@ -75,7 +76,7 @@ def run(
     if piped:
         asked = _read(STDIN)
     quiet = options.quiet or piped
-    with Engine.load(options.engine, threads=options.threads, max_batch=1, device=options.device) as engine:
+    with _load(options, notices) as engine:
         if engine.artifact.target.kind == CPU and not quiet:
             for reason in engine.artifact.passed_over:
                 print(f"on the CPU: {reason}", file=notices)
@@ -92,6 +93,11 @@ def run(
             session.notice(f"{model.name} ({model.dtype}); /help lists the commands, Ctrl-C stops an answer")
         Conversation(session, quiet).run(read_line or terminal_reader())
         return 0
+
+
+def _load(options: RunOptions, notices: TextIO) -> Engine:
+    with Waiting(f"loading {options.engine}", notices):
+        return Engine.load(options.engine, threads=options.threads, max_batch=1, device=options.device)
 
 
 def _asked(options: RunOptions) -> str | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 from llmc.runtime.chat import Message
-from llmc.runtime.console import Interrupts, printable
+from llmc.runtime.console import Interrupts, Waiting, printable
 from llmc.runtime.engine import Engine
 from llmc.runtime.errors import ChatTemplateError, InvalidParameter
 from llmc.runtime.results import Completion, Output
@@ -108,19 +108,21 @@ class Session:
         return self._engine.encode_chat([*first, *messages])
 
     def _stream(self, ids: list[int]) -> Completion:
-        waiting: list[Output] = []
-        with Interrupts() as interrupts:
-            handle = self._engine.submit(ids, self.params, on_output=waiting.append)
+        outputs: list[Output] = []
+        with Interrupts() as interrupts, Waiting("reading the prompt", self._notices) as waiting:
+            handle = self._engine.submit(ids, self.params, on_output=outputs.append)
             while handle.completion is None:
                 # A long prompt takes many steps before the first output: Ctrl-C ends it between any two.
                 handle.cancel() if interrupts.seen else self._engine.step()
-                self._write(waiting)
+                if outputs:
+                    waiting.over()
+                    self._write(outputs)
             return handle.completion
 
-    def _write(self, waiting: list[Output]) -> None:
-        for output in waiting:
+    def _write(self, outputs: list[Output]) -> None:
+        for output in outputs:
             self._out.write(printable(output.text, self._out))
-        waiting.clear()
+        outputs.clear()
         self._out.flush()
 
 

@@ -82,7 +82,7 @@ def test_the_kernels_are_those_that_the_gpu_runs(engine: Path, tmp_path: Path, m
     archs = ("sm_90a", "sm_80")
     asked: list[list[str]] = []
     monkeypatch.setattr("llmc.emulator.__main__.install_twins", lambda _, archs, *rest: asked.append(archs) or tmp_path)
-    monkeypatch.setattr("llmc.emulator.__main__.build_driver", lambda: Driver(tmp_path, tmp_path))
+    monkeypatch.setattr("llmc.emulator.__main__.build_driver", lambda **_: Driver(tmp_path, tmp_path))
     for name in ("rtx4090", "h100", "a100", "b200"):
         arguments = ["--gpu", name, *(word for arch in archs for word in ("--arch", arch)), str(engine)]
         assert emulator_main([*arguments, "--", "no-such-command"]) == 2

@@ -1,5 +1,6 @@
 """`llmc run`: what is printed, what is kept, and what Ctrl-C does."""
 
+import contextlib
 import io
 import os
 import pty
@@ -8,12 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import reference_oracle as oracle
 
 from llmc.runtime import Engine
-from llmc.runtime.console import Interrupts, printable
+from llmc.runtime.console import Interrupts, Waiting, printable
 from llmc.runtime.errors import ChatTemplateError, InvalidParameter, NonFiniteLogits, NotAnEngine, RequestError
 from llmc.runtime.run import EXIT_INTERRUPTED, RunOptions, run
 from llmc.runtime.session import SETTINGS
@@ -213,6 +215,35 @@ def test_a_pipe_is_one_prompt_and_gets_the_answer_alone(shared_engine, given):
     expected = answer(shared_engine, [{"role": "user", "content": content}], max_tokens=9).text
     assert (done.returncode, done.stdout.decode()) == (0, expected + "\n"), done.stderr
     assert done.stderr == b"" if alone else done.stderr.startswith(b"[")  # figures: only where a person asked
+
+
+def screen(main, seconds):
+    """What a terminal has been sent after a while."""
+    os.set_blocking(main, False)
+    time.sleep(seconds)
+    with contextlib.suppress(BlockingIOError):
+        return os.read(main, 65536).decode()
+    return ""
+
+
+def test_a_terminal_is_told_what_takes_long(monkeypatch):
+    monkeypatch.setattr("llmc.runtime.console.WAITED_SECONDS", 0.05)
+    main, terminal = pty.openpty()
+    with open(terminal, "w") as stream:
+        with Waiting("loading [b]x[/b]", stream) as waiting:
+            first, later = screen(main, 0.6), screen(main, 0.3)
+            assert "loading [b]x[/b]" in first and "0:00:00" in first
+            assert "━" in later, "it moves"
+            waiting.over()
+            assert screen(main, 0).endswith("\x1b[2K"), "and leaves an empty line"
+            assert screen(main, 0.2) == ""
+        with Waiting("soon over", stream):
+            pass
+        assert screen(main, 0.1) == ""
+    os.close(main)
+    with Waiting("nobody looks", out := io.StringIO()):
+        time.sleep(0.1)
+    assert out.getvalue() == ""
 
 
 def test_streams_to_a_pipe(shared_engine):
