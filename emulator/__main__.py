@@ -20,6 +20,7 @@ from llmc.emulator.engine_twins import install_twins
 from llmc.emulator.progress import shown
 
 EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,6 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (BuildError, OSError) as error:
         print(f"llmc.emulator: {_words(error)}", file=sys.stderr)
         return EXIT_REFUSED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     print(
         f"emulating an {device.name} on this CPU: the answers are those of its kernels, "
         "every figure of speed is the emulator's",

@@ -127,6 +127,17 @@ def test_a_cache_that_cannot_be_written_is_named(
     assert "Not a directory; set LLMC_CACHE to a folder that can be written" in said
 
 
+def test_ctrl_c_ends_a_compilation_quietly(
+    engine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**_: object) -> Driver:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmc.emulator.__main__.build_driver", interrupted)
+    assert emulator_main(["--arch", "sm_90a", str(engine), "--", "true"]) == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_another_gpu_is_refused_by_the_runtime(engine: Path) -> None:
     done = llmc("run", engine, "--raw", "-p", PROMPT, "--emulate-gpu", "a100")
     assert done.returncode == 2
