@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -86,14 +86,7 @@ class CpuBackend:
             target.name, target.arch, target.features, model, lowered.placed, lowered.entries, compile_model
         )
         report = {
-            "kernels": [
-                {
-                    "op": "packed_linear",
-                    "chosen": self.linear.chosen.name,
-                    "reason": f"{self.linear.chosen.macs_per_cycle} multiply-adds a cycle and core, at peak",
-                    "rejected": self.linear.rejected,
-                }
-            ],
+            "kernels": [asdict(self.linear.preference)],
             "entries": {g.name: launches_of(g) for g in lowered.entries},
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),
@@ -143,7 +136,7 @@ class CudaBackend:
             compile_kernels,
         )
         report = {
-            "kernels": model.choices,
+            "kernels": [asdict(preference) for preference in model.kernels.preferences.values()],
             "entries": {name: dict(Counter(launch.op for launch in p.launches)) for name, p in model.plans.items()},
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),

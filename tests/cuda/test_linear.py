@@ -12,7 +12,8 @@ from linear_cases import CASES, LinearData, epilogue, launch
 from linear_shapes import S, mma, wgmma
 
 from llmc.codegen.cuda.gpus import GPUS
-from llmc.codegen.cuda.linear import BUCKETS, choose_slice, variants
+from llmc.codegen.cuda.linear import BUCKETS, MANY_TOKENS, candidates, choose_slice, tile_name, variants
+from llmc.codegen.cuda.linear_cost import cost
 from llmc.codegen.cuda.linear_epilogue import write_epilogue
 from llmc.codegen.cuda.linear_params import (
     ArgumentKind,
@@ -90,7 +91,15 @@ def test_variants_of_a_linear(gpu: str, case: str, n: int, k: int) -> None:
     assert isinstance(found[0].params, LinearWgmmaParams) == target.has("wgmma")
     for v in found:
         assert v.params.rejects(target) is None
-        assert "predicted" in v.why and "then" in v.why
+        assert v.why.startswith("predicted ") and tile_name(v.params) not in v.rejected
+        tokens = v.up_to or MANY_TOKENS
+        best = cost(v.params, tokens, target)
+        assert v.why == f"predicted {best}"
+        others = candidates(v.params.shape, v.params.epilogue, v.params.counted, v.up_to, target)
+        for other in (p for p in others if p != v.params):
+            expected = other.rejects(target) or f"predicted {cost(other, tokens, target)}"
+            assert v.rejected[tile_name(other)] == expected
+            assert other.rejects(target) or cost(other, tokens, target).seconds >= best.seconds - 1e-8
         assert v.params.workspace_bytes(64) == 0 or v.up_to is not None
 
 
