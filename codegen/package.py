@@ -101,13 +101,18 @@ def cpu_part(
     arch: str,
     features: tuple[str, ...],
     model: Model,
+    max_seq_len: int,
     weights: Sequence[PlacedWeight],
     entries: Sequence[Graph],
     compile_model: Callable[[Mapping[str, str], Path], None],
 ) -> TargetPart:
-    """The share of a CPU target. `compile_model` turns sources into the library at a path."""
+    """The share of a CPU target, for sequences up to `max_seq_len`.
+
+    `compile_model` turns sources into the library at a path.
+    """
     kv = model.kv.layout
-    arena = ArenaBytes(0, model.arena_per_token, model.arena_per_row, 0)
+    planned = model.arena
+    arena = ArenaBytes(planned.constant, planned.per_token, planned.per_row, planned.per_thread(max_seq_len))
     memory = MemoryPlan(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
     entry = TargetEntry(CPU, name, arch, features, f"kernels/{name}", f"plans/{name}", kv, memory)
 

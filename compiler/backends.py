@@ -83,7 +83,14 @@ class CpuBackend:
             compile_library(texts, target, out, self._compiler)
 
         part = cpu_part(
-            target.name, target.arch, target.features, model, lowered.placed, lowered.entries, compile_model
+            target.name,
+            target.arch,
+            target.features,
+            model,
+            lowered.limits.max_seq_len,
+            lowered.placed,
+            lowered.entries,
+            compile_model,
         )
         report = {
             "kernels": [asdict(self.linear.preference)],
@@ -91,8 +98,8 @@ class CpuBackend:
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),
                 "kv_per_token": model.kv.layout.bytes_per_token,
-                "arena_per_token": model.arena_per_token,
-                "arena_per_row": model.arena_per_row,
+                "arena_per_token": model.arena.per_token,
+                "arena_per_row": model.arena.per_row,
             },
         }
         return part, report
