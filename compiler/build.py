@@ -17,10 +17,6 @@ from llmc.codegen.weights import PlacedWeight, place_weights, sources, weight_ex
 from llmc.compiler.backends import Backend, Lowered, backend_of
 from llmc.compiler.build_options import BuildError, BuildOptions, check_options
 from llmc.compiler.capture.capture import Captured, capture
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.constant import Origin, Source
-from llmc.compiler.ir.ops.kernel import Sample, WeightLayout
-from llmc.compiler.ir.printer import print_graph
 from llmc.compiler.progress import BYTES, Progress
 from llmc.compiler.report import build_report, roofline_of
 from llmc.compiler.report_page import render_page
@@ -28,11 +24,15 @@ from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.compiler.targets import find_target
+from llmc.ir.graph import Graph
+from llmc.ir.ops.constant import Origin, Source
+from llmc.ir.ops.kernel import Sample, WeightLayout
+from llmc.ir.printer import print_graph
 from llmc.passes.pipeline import run_pipeline
 from llmc.passes.rewrite import RuleLog
+from llmc.runtime.artifact.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
 from llmc.runtime.errors import InvalidParameter
-from llmc.runtime.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
-from llmc.runtime.sampling import SamplingParams, model_defaults
+from llmc.runtime.step.params import SamplingParams, model_defaults
 
 DEFAULT_MAX_SEQ_LEN = 8192  # for models that state no length
 MOST_POSITIONS = 2**31 - 1

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from llmc.codegen.cpu.measured_limits import read_limits
 from llmc.codegen.hollow import is_hollow
-from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
-from llmc.compiler.ir.parser import ParseError
 from llmc.compiler.sources.given import what_is
 from llmc.compiler.targets import Target, find_target
+from llmc.ir.ops.kernel import Scheme, WeightLayout
+from llmc.ir.parser import ParseError
 from llmc.passes.pipeline import Pipeline, default_pipeline, with_options
-from llmc.runtime.artifact import is_engine
-from llmc.runtime.staging import check_output, check_writable
+from llmc.runtime.artifact.artifact import is_engine
+from llmc.runtime.artifact.atomic_folder import check_output, check_writable
 
 STEP_TOKENS = 512
 INT8_GROUP = 64

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmc.codegen.preference import Preference
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.graph import IRError
+from llmc.ir.ops.kernel import Scheme
 
 
 class Features(Protocol):

@@ -11,14 +11,14 @@ import pytest
 
 from llmc.codegen.package import Contents, Facts, TargetPart, cubin_file, cuda_part, known_bytes, write_engine
 from llmc.codegen.weights import place_weights
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.constant import Source
-from llmc.compiler.ir.types import DType
 from llmc.emulator.engine_twins import find_pairs
-from llmc.runtime.artifact import read_manifest
+from llmc.ir.graph import Graph
+from llmc.ir.ops.constant import Source
+from llmc.ir.types import DType
+from llmc.runtime.artifact.artifact import read_manifest
+from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout
+from llmc.runtime.artifact.manifest import ArenaBytes, GenerationDefaults, Limits, ModelSummary, SpecialTokens
 from llmc.runtime.errors import DiskFull
-from llmc.runtime.kv_layout import KvGroup, KvLayout
-from llmc.runtime.manifest import ArenaBytes, GenerationDefaults, Limits, ModelSummary, SpecialTokens
 
 WEIGHTS = place_weights([Source("w", DType.F32, (64,))])
 FACTS = Facts(
@@ -84,7 +84,7 @@ def test_no_room_is_found_before_anything_is_compiled(tmp_path: Path, monkeypatc
     assert known == 256 + len("{}") * 2 + len("{é}".encode())
     compiled = replace(part("h100", "sm_90a", {}), write_kernels=lambda folder: (folder / "compiled").touch())
     for free, room in ((known - 1, False), (known, True)):
-        monkeypatch.setattr("llmc.runtime.staging._free_bytes", lambda output, free=free: free)
+        monkeypatch.setattr("llmc.runtime.artifact.atomic_folder._free_bytes", lambda output, free=free: free)
         contents = Contents(FACTS, [compiled], WEIGHTS, {"report.json": "{é}"})
         if room:
             write_engine(tmp_path / "engine", contents, Zeros(), lambda n: None)

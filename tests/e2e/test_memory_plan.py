@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from e2e.engines import Engines
 
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.ops.kernel import Scheme
 from llmc.runtime import Engine
-from llmc.runtime.artifact import read_manifest
-from llmc.runtime.device import CpuDevice
+from llmc.runtime.artifact.artifact import read_manifest
+from llmc.runtime.cpu.device import CpuDevice
 
 
 class Mallinfo2(ctypes.Structure):

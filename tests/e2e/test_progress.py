@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from llmc.compiler import progress_console
+from llmc.compiler.commands.progress_console import amount_text, shown
 from llmc.compiler.progress import BYTES, Progress
-from llmc.compiler.progress_console import amount_text, shown
 
 
 def work(progress: Progress) -> None:

@@ -16,8 +16,8 @@ import pytest
 
 from llmc.runtime import Engine
 from llmc.runtime.errors import ChatTemplateError
-from llmc.runtime.run import RunOptions, run
-from llmc.runtime.typed_messages import Typed, read_message
+from llmc.runtime.terminal.run import RunOptions, run
+from llmc.runtime.terminal.typed_messages import Typed, read_message
 
 SYSTEM_TEMPLATE = "{% for m in messages %}{{ m['role'][0] }}{{ m['content'] }}|{% endfor %}"
 NO_SYSTEM_TEMPLATE = "{% for m in messages if m['role'] != 'system' %}{{ m['content'] }}|{% endfor %}"
@@ -195,7 +195,7 @@ def test_a_command_may_hold_a_block() -> None:
 
 def test_on_a_terminal(shared_engine: Path) -> None:
     """Pasted lines are one message; stdout may be elsewhere and gets the answers alone."""
-    script = "import sys; from pathlib import Path; from llmc.runtime.run import RunOptions, run;"
+    script = "import sys; from pathlib import Path; from llmc.runtime.terminal.run import RunOptions, run;"
     script += "sys.exit(run(RunOptions(Path(sys.argv[1]), max_tokens=5)))"
     main, terminal = pty.openpty()
     command = [sys.executable, "-c", script, str(shared_engine)]

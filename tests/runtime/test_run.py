@@ -15,10 +15,10 @@ import pytest
 import reference_oracle as oracle
 
 from llmc.runtime import Engine
-from llmc.runtime.console import Interrupts, Waiting, printable
 from llmc.runtime.errors import ChatTemplateError, InvalidParameter, NonFiniteLogits, NotAnEngine, RequestError
-from llmc.runtime.run import EXIT_INTERRUPTED, RunOptions, run
-from llmc.runtime.session import SETTINGS
+from llmc.runtime.terminal.console import Interrupts, Waiting, printable
+from llmc.runtime.terminal.run import EXIT_INTERRUPTED, RunOptions, run
+from llmc.runtime.terminal.session import SETTINGS
 
 FIGURES = (
     r"\[\d+ prompt \+ (\d+) tokens \| TTFT [\d.]+ ms \| prefill [\d.]+ tok/s"
@@ -205,7 +205,7 @@ def test_a_file_comes_before_the_prompt(shared_engine, tmp_path):
     "given", ["RunOptions(engine, max_tokens=9)", "RunOptions(engine, 'b', Path('-'), max_tokens=9)"]
 )
 def test_a_pipe_is_one_prompt_and_gets_the_answer_alone(shared_engine, given):
-    script = "import sys; from pathlib import Path; from llmc.runtime.run import RunOptions, run;"
+    script = "import sys; from pathlib import Path; from llmc.runtime.terminal.run import RunOptions, run;"
     script += f"engine = Path(sys.argv[1]); sys.exit(run({given}))"
     done = subprocess.run(
         [sys.executable, "-c", script, str(shared_engine)], input=b"two\nlines\n", capture_output=True
@@ -227,7 +227,7 @@ def screen(main, seconds):
 
 
 def test_a_terminal_is_told_what_takes_long(monkeypatch):
-    monkeypatch.setattr("llmc.runtime.console.WAITED_SECONDS", 0.05)
+    monkeypatch.setattr("llmc.runtime.terminal.console.WAITED_SECONDS", 0.05)
     main, terminal = pty.openpty()
     with open(terminal, "w") as stream:
         with Waiting("loading [b]x[/b]", stream) as waiting:
@@ -248,7 +248,7 @@ def test_a_terminal_is_told_what_takes_long(monkeypatch):
 
 def test_streams_to_a_pipe(shared_engine):
     script = (
-        "import sys; from pathlib import Path; from llmc.runtime.run import RunOptions, run;"
+        "import sys; from pathlib import Path; from llmc.runtime.terminal.run import RunOptions, run;"
         "sys.exit(run(RunOptions(Path(sys.argv[1]), 'the', max_tokens=20, quiet=True)))"
     )
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
