@@ -18,7 +18,7 @@ MODULES = sorted(
 FORBIDDEN = ("torch", "transformers", "onnx", "gguf", "ziglang", "pytest", "rich", "click")
 LIBRARIES = {"numpy", "blake3", "tokenizers", "jinja2"}
 # Modules that alone import a library, inside a function: what calls the driver, and what a terminal shows.
-ALONE = {"cuda.driver": "cuda", "console": "rich"}
+ALONE = {"cuda.driver.driver": "cuda", "terminal.console": "rich"}
 
 
 def loaded_after(statement):
