@@ -98,13 +98,13 @@ def test_variants_of_a_linear(gpu: str, case: str, n: int, k: int) -> None:
     assert isinstance(found[0].params, LinearWgmmaParams) == target.has("wgmma")
     for v in found:
         assert v.params.rejects(target) is None
-        assert v.why.startswith("predicted ") and tile_name(v.params) not in v.rejected
+        assert tile_name(v.params) not in v.rejected
         tokens = v.up_to or MANY_TOKENS
         best = cost(v.params, tokens, target)
-        assert v.why == f"predicted {best}"
+        assert v.why == str(best) and "predicted" in v.why
         others = candidates(v.params.shape, v.params.epilogue, v.params.counted, v.up_to, target)
         for other in (p for p in others if p != v.params):
-            expected = other.rejects(target) or f"predicted {cost(other, tokens, target)}"
+            expected = other.rejects(target) or str(cost(other, tokens, target))
             assert v.rejected[tile_name(other)] == expected
             assert other.rejects(target) or cost(other, tokens, target).seconds >= best.seconds - 1e-8
         assert v.params.workspace_bytes(64) == 0 or v.up_to is not None

@@ -69,8 +69,6 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
 
 def _preference(found: Variant, rows: str, symbol: str) -> Preference:
     shape = found.params.shape
-    size = f"{shape.width} x {shape.k}{' gated' * shape.gated}"
-    steps = f"up to {found.up_to}" if found.up_to is not None else "more"
-    what = "sampled rows" if rows == "R" else "tokens"
-    of = f"{size}, {steps} {what}"
+    size = f"{shape.width}x{shape.k}{' gated' * shape.gated}"
+    of = f"{size}, {rows} ≤ {found.up_to}" if found.up_to is not None else f"{size}, any {rows}"
     return Preference("packed_linear", of, tile_name(found.params), found.why, found.rejected, (symbol,))

@@ -107,15 +107,17 @@ def _best(shape: LinearShape, epilogue: LinearEpilogue, counted: CountedBy, up_t
         key=lambda c: (round(c[0].seconds * 1e8), c[0].blocks, -c[1].stages),  # among equals the larger block
     )
     chosen, params = ranked[0]
-    rejected = {tile_name(p): f"predicted {c}" for c, p in ranked[1:]}
+    rejected = {tile_name(p): str(c) for c, p in ranked[1:]}
     for p in candidates(shape, epilogue, counted, up_to, target):
         if (reason := p.rejects(target)) is not None:
             rejected[tile_name(p)] = reason
-    return Variant(up_to, params, f"predicted {chosen}", rejected)
+    return Variant(up_to, params, str(chosen), rejected)
 
 
 def tile_name(p: LinearParams) -> str:
-    return f"{p.tile.out}x{p.tile.tokens} {p.tile.slices.value}, {p.stages} stages"
+    """`64x8 x12`: channels by tokens of a block, and stages of its ring."""
+    slices = f" {p.tile.slices.value}" if p.shape.num_slices > 1 else ""
+    return f"{p.tile.out}x{p.tile.tokens}{slices} x{p.stages}"
 
 
 def _usable(
