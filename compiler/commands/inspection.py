@@ -106,12 +106,12 @@ def _rules(report: Mapping[str, Any]) -> tuple[Table, Table]:
         applied.add_row(name, str(count))
     refused = Table("rule", "where", "why not", title="what did not fuse", title_justify="left")
     for name, places in report["rules"]["refused"].items():
-        for (where, reason), count in _alike(places).items():
+        for (where, reason), count in alike(places).items():
             refused.add_row(name, where if count == 1 else f"{where}: {count} times", reason)
     return applied, refused
 
 
-def _alike(places: Mapping[str, str]) -> dict[tuple[str, str], int]:
+def alike(places: Mapping[str, str]) -> dict[tuple[str, str], int]:
     """How often the same was refused for the same reason in layers that differ by their number."""
     counts: dict[tuple[str, str], int] = {}
     for loc, reason in places.items():
