@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from llmc.codegen.cuda.target import nvrtc
 from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.package import TargetPart, cpu_part, cuda_part
 from llmc.codegen.weights import PlacedWeight
+from llmc.compiler.progress import Progress
 from llmc.compiler.report import launches_of
 from llmc.compiler.targets import Target
 from llmc.ir.graph import Graph, IRError
@@ -58,8 +59,8 @@ class Backend(Protocol):
     def toolchain(self) -> str:
         """What compiles its kernels, for the manifest."""
 
-    def part(self, lowered: Lowered, stage: Callable[[str], None]) -> tuple[TargetPart, dict[str, Any]]:
-        """Its part of the engine, and of the report. `stage` is told when kernels are compiled. Raises IRError."""
+    def part(self, lowered: Lowered, progress: Progress) -> tuple[TargetPart, dict[str, Any]]:
+        """Its part of the engine, and of the report. `progress` is told when kernels are compiled. Raises IRError."""
 
 
 class CpuBackend:
@@ -73,32 +74,32 @@ class CpuBackend:
         self._compiler: Toolchain = find_toolchain()
         self.toolchain = self._compiler.name
 
-    def part(self, lowered: Lowered, stage: Callable[[str], None]) -> tuple[TargetPart, dict[str, Any]]:
+    def part(self, lowered: Lowered, progress: Progress) -> tuple[TargetPart, dict[str, Any]]:
         target = self.target
         model = render(lowered.model, target.name, list(lowered.entries), lowered.weights, lowered.num_valid_tokens)
 
         def compile_model(texts: Mapping[str, str], out: Path) -> None:
-            stage(f"compiling kernels for {target.name}")
+            progress.stage(f"compiling kernels for {target.name}")
             compile_library(texts, target, out, self._compiler)
 
         part = cpu_part(
-            target.name, target.arch, target.features, model, lowered.placed, lowered.entries, compile_model
+            target.name,
+            target.arch,
+            target.features,
+            model,
+            lowered.limits.max_seq_len,
+            lowered.placed,
+            lowered.entries,
+            compile_model,
         )
         report = {
-            "kernels": [
-                {
-                    "op": "packed_linear",
-                    "chosen": self.linear.chosen.name,
-                    "reason": f"{self.linear.chosen.macs_per_cycle} multiply-adds a cycle and core, at peak",
-                    "rejected": self.linear.rejected,
-                }
-            ],
+            "kernels": [asdict(self.linear.preference)],
             "entries": {g.name: launches_of(g) for g in lowered.entries},
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),
                 "kv_per_token": model.kv.layout.bytes_per_token,
-                "arena_per_token": model.arena_per_token,
-                "arena_per_row": model.arena_per_row,
+                "arena_per_token": model.arena.per_token,
+                "arena_per_row": model.arena.per_row,
             },
         }
         return part, report
@@ -120,13 +121,13 @@ class CudaBackend:
             raise ToolchainError(f"target {target.name} needs NVRTC: pip install 'llmc[cuda]' ({error})") from error
         self.toolchain = f"NVRTC {'.'.join(map(str, version))}"
 
-    def part(self, lowered: Lowered, stage: Callable[[str], None]) -> tuple[TargetPart, dict[str, Any]]:
+    def part(self, lowered: Lowered, progress: Progress) -> tuple[TargetPart, dict[str, Any]]:
         target = self.target
         model = cuda_model.render(lowered.entries, lowered.weights, target, lowered.limits)
 
         def compile_kernels(sources: Mapping[str, str]) -> Mapping[str, bytes]:
-            stage(f"compiling kernels for {target.name}")
-            return nvrtc.compile_each(sources, target.arch)
+            progress.stage(f"compiling kernels for {target.name}")
+            return nvrtc.compile_each(sources, target.arch, lambda done: progress.amount(done, len(sources), "kernels"))
 
         part = cuda_part(
             target.name,
@@ -142,7 +143,7 @@ class CudaBackend:
             compile_kernels,
         )
         report = {
-            "kernels": model.choices,
+            "kernels": [asdict(preference) for preference in model.kernels.preferences.values()],
             "entries": {name: dict(Counter(launch.op for launch in p.launches)) for name, p in model.plans.items()},
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),

@@ -32,6 +32,7 @@ def build_report(
         "model": {
             "name": source.name,
             "class": captured.model_class,
+            "dtype": facts.model.dtype,
             "licence": source.licence,
             "stored_as": source.quantization,
             "ignored_config_keys": list(source.ignored_config_keys),

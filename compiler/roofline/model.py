@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from llmc.compiler.build import INT8_GROUP, model_length
+from llmc.compiler.build import model_length
+from llmc.compiler.build_options import INT8_GROUP
 from llmc.compiler.capture.capture import capture
 from llmc.compiler.roofline.predict import layout_of
 from llmc.compiler.roofline.subject import Lowering, Subject

@@ -129,7 +129,7 @@ def test_an_engine_is_predicted_as_it_was_built(
     assert cpu["lowered_for"] == h100["lowered_for"] == "cpu"
     (target,) = json.loads((engine / "manifest.json").read_text())["targets"]
     assert cpu["kv_bytes_per_token"] == target["memory"]["kv_bytes_per_token"]
-    assert cpu["arena_bytes_per_token"] == target["memory"]["arena"]["per_token"]
+    assert cpu["arena_bytes_per_token"] + 4 == target["memory"]["arena"]["per_token"]  # and whose the token is
     # on disk each weight begins at a multiple of 128 bytes
     with safe_open(str(engine / "weights.safetensors"), framework="np") as weights:
         padding = target["memory"]["weights_bytes"] - cpu["weight_bytes"]
