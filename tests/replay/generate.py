@@ -29,11 +29,12 @@ from transformers.utils import logging
 
 from llmc.codegen.cpu.toolchain import CompileTarget, Kind, Toolchain
 from llmc.codegen.cuda.target import nvrtc
-from llmc.compiler import backends
 from llmc.compiler import build as driver
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.capture.capture import Captured
+from llmc.compiler.progress import Progress
 from llmc.compiler.sources.model_source import ModelSource
+from llmc.compiler.targets import cpu
 from llmc.ir.ops.kernel import Scheme
 from replay.models import TARGETS, Subject, subjects
 
@@ -42,22 +43,14 @@ COMMENT = re.compile(r"//.*")
 SYMBOL_HASH = re.compile(r"(?<=_)[0-9a-f]{8}\b")
 
 
-class Silent:
-    """Progress that nobody watches."""
-
-    def stage(self, text: str) -> None: ...
-
-    def weights(self, done: int, total: int) -> None: ...
-
-
 def compile_nothing() -> None:
     """Puts digests of sources and options where compiled code would be."""
     patches: list[tuple[Any, str, Any]] = [
         (driver, "capture", _once(driver.capture)),
         (driver, "open_source", cache(driver.open_source)),
         (driver, "open_shapes", cache(driver.open_shapes)),
-        (backends, "compile_library", _library),
-        (backends, "find_toolchain", lambda: Toolchain(Kind.ZIG, "of a replay", ())),
+        (cpu, "compile_library", _library),
+        (cpu, "find_toolchain", lambda: Toolchain(Kind.ZIG, "of a replay", ())),
         (nvrtc, "compile_each", _cubins),
     ]
     for module, name, replacement in patches:
@@ -76,7 +69,7 @@ def _library(sources: Mapping[str, str], target: CompileTarget, out: Path, toolc
     out.write_text(f"{_code_digest(sources)} {options}\n")
 
 
-def _cubins(sources: Mapping[str, str], arch: str) -> dict[str, bytes]:
+def _cubins(sources: Mapping[str, str], arch: str, progress: Callable[[int], None]) -> dict[str, bytes]:
     headers = nvrtc.headers()
     return {
         symbol: f"{_code_digest({**headers, 'kernel.cu': text})} {nvrtc.options(arch)}\n".encode()
@@ -111,7 +104,7 @@ def generate(subject: Subject, out: Path) -> str | None:
                 hollow=subject.hollow,
             )
             try:
-                build(options, Silent())
+                build(options, Progress())
             except Exception:
                 shutil.rmtree(folder, ignore_errors=True)
                 return f"{subject} in {dtype}: {traceback.format_exc()}"
