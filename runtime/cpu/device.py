@@ -1,63 +1,18 @@
-"""Where steps run. The engine talks to the `Device` protocol; `CpuDevice` runs model.so, `cuda.device` cubins."""
+"""CPU engines: `CpuDevice` runs model.so."""
 
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
 
 from llmc.runtime.artifact.artifact import Artifact
-from llmc.runtime.artifact.manifest import CUDA
 from llmc.runtime.cpu.library import LlmcConfig, LlmcKvPool, load_library
 from llmc.runtime.cpu.memory import Pool, available_bytes
+from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
-from llmc.runtime.step.limits import LoadOptions, plan_limits
 
 _LINE = 64  # bytes; pools are aligned to it
-
-
-def open_device(artifact: Artifact, options: LoadOptions) -> "Device":
-    """The device of the artifact's target, ready for steps. Raises EngineError subclasses, InvalidParameter."""
-    if artifact.target.kind == CUDA:
-        from llmc.runtime.cuda.device import CudaDevice
-
-        return CudaDevice(artifact, options)
-    plan = plan_limits(artifact.manifest, artifact.target, options)
-    return CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """Bytes a device holds."""
-
-    weights_bytes: int
-    kv_bytes: int
-    arena_bytes: int
-
-
-class Device(Protocol):
-    """Executes steps and owns the KV pools, the scratch memory and the sampler."""
-
-    @property
-    def limits(self) -> StepLimits: ...
-
-    @property
-    def num_blocks(self) -> tuple[int, ...]:
-        """Of every KV group's pool."""
-
-    @property
-    def memory(self) -> DeviceMemory: ...
-
-    def prefill(self, step: StepBuffers) -> None:
-        """Run a step of any mix of chunks and single tokens. Raises StepFailed."""
-
-    def decode(self, step: StepBuffers) -> None:
-        """Run a step in which every sequence has exactly one token, which is sampled. Raises StepFailed."""
-
-    def close(self) -> None:
-        """Give back memory and threads; closing again changes nothing."""
 
 
 class CpuDevice:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from llmc.runtime.artifact.artifact import TOKENIZER, Artifact, identity, open_artifact
 from llmc.runtime.artifact.features import Machine
-from llmc.runtime.cpu.device import Device, open_device
+from llmc.runtime.device.open_device import open_device
+from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, RuntimeFailure, StepFailed
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.kv.pool_sizes import retentions

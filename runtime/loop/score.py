@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from llmc.runtime.cpu.device import Device
+from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.step.arrays import StepBuffers

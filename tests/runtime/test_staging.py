@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmc.runtime.artifact.artifact import atomic_folder as staging
+from llmc.runtime.artifact import atomic_folder as staging
 from llmc.runtime.artifact.artifact import is_engine, open_artifact, read_manifest
 from llmc.runtime.artifact.atomic_folder import atomic_folder
 from llmc.runtime.errors import DiskFull, EngineError, OutputOccupied
