@@ -4,9 +4,10 @@ import ctypes
 import os
 from collections.abc import Sequence
 from itertools import accumulate
+from weakref import WeakKeyDictionary
 
 from llmc.runtime.artifact.artifact import Artifact
-from llmc.runtime.cpu.library import LlmcConfig, LlmcKvPool, load_library
+from llmc.runtime.cpu.library import CpuStep, LlmcConfig, LlmcKvPool, load_library
 from llmc.runtime.cpu.memory import Pool, available_bytes
 from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
@@ -23,6 +24,7 @@ class CpuDevice:
 
     def __init__(self, artifact: Artifact, limits: StepLimits, num_blocks: Sequence[int], threads: int) -> None:
         self._engine: int | None = None
+        self._steps: WeakKeyDictionary[StepBuffers, CpuStep] = WeakKeyDictionary()
         self.limits = limits
         self.num_blocks = tuple(num_blocks)
         manifest, kv = artifact.manifest, artifact.target.kv
@@ -85,7 +87,9 @@ class CpuDevice:
                 f"the engine was loaded by process {self._process}, and a fork has none of its threads; load it in "
                 "the process that uses it"
             )
-        code = getattr(self._library, entry)(self._engine, ctypes.byref(step.struct))
+        if step not in self._steps:
+            self._steps[step] = CpuStep(step)
+        code = getattr(self._library, entry)(self._engine, self._steps[step].of(step))
         if code != 0:
             raise StepFailed(
                 f"{entry} returned {code} for a step of {step.num_tokens} tokens, {step.num_seqs} sequences, "
