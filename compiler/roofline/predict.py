@@ -16,6 +16,7 @@ from llmc.codegen.cuda.cost.roofline import Estimate, Launched, machine
 from llmc.codegen.cuda.plan.storage import CudaStorage
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.codegen.cuda.target.gpus import Gpu
+from llmc.codegen.kv_groups import BLOCK_TOKENS
 from llmc.codegen.memory import RowKind
 from llmc.codegen.roofline import Machine, floor, memory_bytes
 from llmc.codegen.work import Costing, Step, Storage, Work, kernels, slots, weight_bytes
@@ -29,7 +30,6 @@ from llmc.ir.ops.pointwise import Cast
 from llmc.ir.ops.shape import Expand, Permute, Slice, View
 from llmc.ir.types import TensorType
 
-BLOCK_TOKENS = 32  # of the KV cache
 CHUNK = 2048  # most tokens of a prefill step
 _QUIET = (Cast, View, Permute, Expand, Slice)  # not worth naming in a table
 

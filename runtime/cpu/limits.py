@@ -7,7 +7,7 @@ from llmc.runtime.cpu.memory import available_bytes, usable_cores
 from llmc.runtime.step.arrays import StepLimits
 from llmc.runtime.step.limits import LoadOptions, asked_kv_memory, num_blocks, plan_step, within
 
-_MAX_THREADS = 1024
+MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LimitPlan:
 def plan_limits(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> LimitPlan:
     """Raises InvalidParameter outside the envelope, NotEnoughMemory if no KV block fits."""
     step = plan_step(manifest, target, options)
-    threads = within("threads", options.threads, min(usable_cores(), _MAX_THREADS), _MAX_THREADS)
+    threads = within("threads", options.threads, min(usable_cores(), MAX_THREADS), MAX_THREADS)
     if options.kv_memory is None:
         budget, source = available_bytes() // 2, "half of the free memory"
     else:
