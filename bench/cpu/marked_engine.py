@@ -15,8 +15,9 @@ from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import compile_library
 from llmc.runtime.artifact.artifact import Artifact, open_artifact
 from llmc.runtime.cpu.device import CpuDevice
+from llmc.runtime.cpu.limits import plan_limits
 from llmc.runtime.loop.engine import Engine
-from llmc.runtime.step.limits import LoadOptions, plan_limits
+from llmc.runtime.step.limits import LoadOptions
 
 _ENTRY = re.compile(r"void (prefill|decode)\(void\* args, const Worker& w\) \{")
 _KERNEL = re.compile(r"  // (\w+) (.*) -> (.*)")

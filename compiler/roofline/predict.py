@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from llmc.codegen.buffers import place_values
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
+from llmc.codegen.kv_groups import BLOCK_TOKENS
 from llmc.codegen.memory import RowKind
 from llmc.codegen.roofline import Estimate, Machine, floor, memory_bytes
 from llmc.codegen.work import Costing, Step, Storage, Work, kernels, slots, weight_bytes
@@ -24,7 +25,6 @@ from llmc.ir.ops.pointwise import Cast
 from llmc.ir.ops.shape import Expand, Permute, Slice, View
 from llmc.ir.types import TensorType
 
-BLOCK_TOKENS = 32  # of the KV cache
 CHUNK = 2048  # most tokens of a prefill step
 _QUIET = (Cast, View, Permute, Expand, Slice)  # not worth naming in a table
 

@@ -16,7 +16,8 @@ import numpy as np
 from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
 from llmc.emulator.cache import cache_dir
-from llmc.runtime.cpu.library import MAX_LOGPROBS, LlmcSampling
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
+from llmc.runtime.step.row_sampling import SAMPLING_RECORD
 
 HARNESS = Path(__file__).resolve().parent.parent / "kernels"
 
@@ -65,14 +66,13 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(str(final))
 
 
-def cpu_sample(logits: np.ndarray, sampling: Sequence[LlmcSampling], valid: int) -> Sampled:
+def cpu_sample(logits: np.ndarray, sampling: Sequence[np.void], valid: int) -> Sampled:
     """logits f32[R, >= valid]."""
     rows, stride = logits.shape
     out = Sampled.blank(rows)
-    structs = (LlmcSampling * rows)(*sampling)
-    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (out.tokens, out.logprob, out.top_ids, out.top_logprobs)]
-    failed = _library().run_sample(
-        structs, ctypes.c_void_p(logits.ctypes.data), rows, ctypes.c_int64(stride), valid, *pointers, 1
-    )
+    records = np.array(sampling, SAMPLING_RECORD)
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (records, logits)]
+    results = [ctypes.c_void_p(a.ctypes.data) for a in (out.tokens, out.logprob, out.top_ids, out.top_logprobs)]
+    failed = _library().run_sample(*pointers, rows, ctypes.c_int64(stride), valid, *results, 1)
     assert not failed
     return out
