@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script: this checkout's bench and tests
-
 import bench  # noqa: F401  (finds llmc where it is not installed)
+from llmc.compiler.progress import Progress
 from llmc.compiler.sources.demo import fetch_demo
 
 SCHEMES = ("f32", "bf16", "int8")
@@ -54,14 +54,12 @@ def one(model: str, out: str, scheme: str) -> None:
     print(json.dumps(figures), flush=True)
 
 
-class _Stages:
+class _Stages(Progress):
     def __init__(self, starts: dict[str, float]) -> None:
         self.starts = starts
 
     def stage(self, text: str) -> None:
         self.starts[text] = time.perf_counter()
-
-    def weights(self, done: int, total: int) -> None: ...
 
 
 def _durations(starts: dict[str, float], end: float) -> dict[str, float]:

@@ -23,9 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: thi
 
 from bench.cpu.native import load_native
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
-from llmc.codegen.cpu.target import CpuTarget
+from llmc.codegen.cpu.target import CpuTarget, cpu_target
 from llmc.codegen.roofline import Peaks
-from llmc.compiler.targets import find_cpu_target
 
 Seconds = npt.NDArray[np.float64]
 
@@ -88,7 +87,7 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=270, help="size of the read")
     parser.add_argument("--json", type=Path, help="also write bandwidth (the median) and peaks to this file")
     args = parser.parse_args()
-    target = find_cpu_target("cpu")
+    target = cpu_target("cpu")
     limits = Limits(target, args.threads)
     data = huge_pages(args.mb * 10**6)
     rates = np.sort(data.size / limits.read(data.ctypes.data, data.size, 20) / 1e9)

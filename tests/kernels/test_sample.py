@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 from tests.kernels.conftest import Kernels
 from tests.kernels.test_linear import pointer, random
 
-MAX_LOGPROBS = 20
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 
 from llmc.codegen.cuda.sample.params import SampleParams
-from llmc.runtime.cpu.library import LlmcSampling
-from llmc.runtime.cuda.step.sampling import SampleRow, SamplingArrays, needed, pack, pack_logits_only
+from llmc.runtime.cuda.step.sampling import SAMPLE_ROW, SamplingArrays, needed, pack, pack_logits_only
+from llmc.runtime.step.row_sampling import SAMPLING_RECORD
 from tests.cuda.harness import Lab, Shape
 from tests.cuda.kernels import sample_rows
 from tests.cuda.kernels.cpu_sample import Sampled, cpu_sample
@@ -19,21 +19,22 @@ def cuda_sample(
     lab: Lab,
     p: SampleParams,
     logits: np.ndarray,
-    sampling: list[LlmcSampling],
+    sampling: Sequence[np.record],
     live: int | None = None,
     wanted: bool = True,
 ) -> Sampled:
     """logits f32[R, vocab]. `live`: rows that the step has; the grid covers all of them. wanted: tokens, not only
     logits."""
     count = len(logits)
-    arrays = SamplingArrays.allocate(needed(sampling))
+    given = np.array(sampling, SAMPLING_RECORD)
+    arrays = SamplingArrays.allocate(needed(given))
     if wanted:
-        pack(sampling, arrays)
+        pack(given, arrays)
     else:
         pack_logits_only(count, arrays)
     padded = np.full((count, p.row_floats), np.nan, np.float32)
     padded[:, : p.vocab] = logits
-    raw = np.frombuffer(bytes(memoryview(arrays.rows).cast("B")), np.uint8).reshape(count, ctypes.sizeof(SampleRow))
+    raw = arrays.rows.view(np.uint8).reshape(count, SAMPLE_ROW.itemsize)
     out = Sampled.blank(count)
     edited = lab.empty(padded.shape, np.float32)
     results = [lab.array(a) for a in (out.tokens, out.logprob, out.top_ids, out.top_logprobs)]
@@ -50,7 +51,7 @@ def cuda_sample(
         *results,
     )
     for row, copy in zip(arrays.rows, edited.numpy().view(np.uint32), strict=True):
-        if not row.history_len and not row.num_bias and (copy != 0xFFFFFFFF).any():
+        if not row["history_len"] and not row["num_bias"] and (copy != 0xFFFFFFFF).any():
             raise Wrong("sample: a row without edits was copied")
     return Sampled(*[a.numpy() for a in results])
 
@@ -81,7 +82,7 @@ def run(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> No
     else:
         logits, chosen = sample_rows.edges()
         count = len(logits)
-    sampling = [c.struct for c in chosen]
+    sampling = [c.record for c in chosen]
     got = cuda_sample(lab, p, logits, sampling, live=count)
     want = cpu_sample(logits, sampling, p.valid)
     for name, blank in vars(Sampled.blank(behind)).items():
