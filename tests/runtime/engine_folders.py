@@ -1,9 +1,13 @@
 """Engine folders for tests: the reference device, a byte-level tokenizer, a chat template."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -22,6 +26,8 @@ from llmc.runtime.artifact.manifest import (
 )
 from tests.runtime import reference_oracle as oracle
 
+Windows = tuple[int | None, ...]  # of KV groups
+MakeEngine = Callable[..., Path]  # the fixture make_engine
 ABI_FOLDER = Path(__file__).parents[2] / "templates" / "cpu"
 BOS, IM_START, IM_END = 259, 260, 261
 TEMPLATE = (
@@ -31,7 +37,7 @@ TEMPLATE = (
 )
 
 
-def byte_level_tokenizer():
+def byte_level_tokenizer() -> Tokenizer:
     """256 byte tokens, three merges, three control tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
@@ -46,7 +52,7 @@ def byte_level_tokenizer():
     return tokenizer
 
 
-def kv_layout(windows):
+def kv_layout(windows: Windows) -> KvLayout:
     """What reference_device.cc says of itself: blocks of group g hold (g + 1) * 16 bytes a position."""
     sizes = [16 * (g + 1) for g in range(len(windows))]
     slots = (KvSlot("layer", 1, 2, 2, "f32"),)
@@ -54,7 +60,7 @@ def kv_layout(windows):
     return KvLayout(oracle.BLOCK_TOKENS, tuple(groups))
 
 
-def target(**changes):
+def target(**changes: Any) -> TargetEntry:
     """The reference device as a target of an engine."""
     fields = dict(
         kind="cpu",
@@ -69,7 +75,7 @@ def target(**changes):
     return TargetEntry(**{**fields, **changes})
 
 
-def manifest(**changes):
+def manifest(**changes: Any) -> Manifest:
     fields = dict(
         producer={"llmc": "test"},
         targets=(target(),),
@@ -82,14 +88,21 @@ def manifest(**changes):
     return Manifest(**{**fields, **changes})
 
 
-def safetensors_bytes(data, name="salt"):
+def safetensors_bytes(data: bytes, name: str = "salt") -> bytes:
     """One uint8 tensor whose data section starts at a multiple of 4096."""
     header = json.dumps({name: {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
     header += b" " * (-(8 + len(header)) % 4096)
     return struct.pack("<Q", len(header)) + header + data
 
 
-def fill_engine(folder, library, tokenizer=True, template=TEMPLATE, config=None, **changes):
+def fill_engine(
+    folder: Path,
+    library: Path,
+    tokenizer: bool = True,
+    template: str | None = TEMPLATE,
+    config: Mapping[str, object] | None = None,
+    **changes: Any,
+) -> Manifest:
     """Write an engine's files into an existing empty folder, and seal it."""
     (folder / "kernels/cpu/src").mkdir(parents=True)
     shutil.copy(library, folder / "kernels/cpu/model.so")

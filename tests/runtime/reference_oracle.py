@@ -1,8 +1,14 @@
 """What reference_device.cc must answer, computed from the tokens alone: no blocks, no batches, no chunks."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+
+from llmc.runtime import SamplingParams
 
 VOCAB = 320
 NUM_VALID = 262  # 256 bytes, 3 merges, 3 control tokens
@@ -12,14 +18,14 @@ SALT = 0x1234_5678_9ABC_DEF0
 _MASK = 2**64 - 1
 
 
-def mix(x):
+def mix(x: int) -> int:
     x = (x + 0x9E3779B97F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)
 
 
-def logits(tokens, window=None):
+def logits(tokens: Sequence[int], window: int | None = None) -> NDArray[np.float32]:
     """Raw logits [VOCAB] float32 after the last of `tokens`, of which the last `window` count."""
     h = SALT
     for position, token in list(enumerate(tokens))[-(window or len(tokens)) :]:
@@ -29,30 +35,41 @@ def logits(tokens, window=None):
     )
 
 
-def log_softmax(values):
+def log_softmax(values: NDArray[np.float32]) -> NDArray[np.float64]:
     exact = values.astype(np.float64)
-    top = exact.max()
-    return exact - (top + math.log(sum(math.exp(v - top) for v in exact)))
+    top = float(exact.max())
+    return np.asarray(exact - (top + math.log(sum(math.exp(v - top) for v in exact))))
 
 
-def choose(raw, tokens, prompt_len, params, seed, forbidden=()):
+def _f32(x: float) -> float:
+    """The ABI carries floats."""
+    return float(np.float32(x))
+
+
+def choose(
+    raw: NDArray[np.float32],
+    tokens: Sequence[int],
+    prompt_len: int,
+    params: SamplingParams,
+    seed: int,
+    forbidden: Collection[int] = (),
+) -> int:
     """The token that the documented sampling order chooses after `tokens`."""
-    f32 = lambda x: float(np.float32(x))  # noqa: E731  (the ABI carries floats)
     values = [float(v) for v in raw[:NUM_VALID]]
     for v in set(tokens):
         if v < NUM_VALID:
-            penalty = f32(params.repetition_penalty)
+            penalty = _f32(params.repetition_penalty)
             values[v] = values[v] / penalty if values[v] > 0 else values[v] * penalty
     output = list(tokens[prompt_len:])
     for v in set(output):
-        values[v] -= f32(params.presence_penalty) + f32(params.frequency_penalty) * output.count(v)
+        values[v] -= _f32(params.presence_penalty) + _f32(params.frequency_penalty) * output.count(v)
     for v, bias in params.logit_bias.items():
         if v not in forbidden:
-            values[v] += f32(bias)
+            values[v] += _f32(bias)
     for v in forbidden:
-        values[v] += f32(-1e30)
+        values[v] += _f32(-1e30)
     order = sorted(range(NUM_VALID), key=lambda v: -values[v])
-    temperature = f32(params.temperature)
+    temperature = _f32(params.temperature)
     if temperature == 0:
         return order[0]
     order = order[: params.top_k or NUM_VALID]
@@ -61,10 +78,10 @@ def choose(raw, tokens, prompt_len, params, seed, forbidden=()):
     for weight in weights:
         total += weight
     kept, count = 0.0, 0
-    while count < len(order) and kept < f32(params.top_p) * total:
+    while count < len(order) and kept < _f32(params.top_p) * total:
         kept += weights[count]
         count += 1
-    while count > 1 and weights[count - 1] < f32(params.min_p) * weights[0]:
+    while count > 1 and weights[count - 1] < _f32(params.min_p) * weights[0]:
         count -= 1
         kept -= weights[count]
     draw = (mix(mix(mix(seed) ^ 0) ^ len(tokens)) >> 11) / 9007199254740992.0 * kept
@@ -76,7 +93,14 @@ def choose(raw, tokens, prompt_len, params, seed, forbidden=()):
     return order[count - 1]
 
 
-def generate(prompt, params, seed, eos=(), max_len=10**9, window=None):
+def generate(
+    prompt: Sequence[int],
+    params: SamplingParams,
+    seed: int,
+    eos: Iterable[int] = (),
+    max_len: int = 10**9,
+    window: int | None = None,
+) -> tuple[list[int], list[float]]:
     """(output tokens, chosen log-probabilities) of a request by itself, stop ids included."""
     tokens, logprobs = list(prompt), []
     stop_ids = (set() if params.ignore_eos else set(eos)) | set(params.stop_token_ids)

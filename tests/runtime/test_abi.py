@@ -1,5 +1,7 @@
 """What mirrors abi.h, against the C compiler's view of abi.h."""
 
+from __future__ import annotations
+
 import ctypes
 import subprocess
 
@@ -22,7 +24,8 @@ def layout(struct: type[ctypes.Structure]) -> Layout:
 
 def sampling_record() -> Layout:
     """A record of a step is the struct, whose last four bytes have a name there."""
-    places = {name: (SAMPLING_RECORD.fields[name][1], SAMPLING_RECORD[name].itemsize) for name in SAMPLING_RECORD.names}
+    assert SAMPLING_RECORD.fields is not None
+    places = {name: (offset, dtype.itemsize) for name, (dtype, offset, *_) in SAMPLING_RECORD.fields.items()}
     return SAMPLING_RECORD.itemsize, places | {"padding": (SAMPLING_RECORD.itemsize - 4, 4)}
 
 
@@ -32,7 +35,7 @@ STRUCTS = {"LlmcSampling": sampling_record()} | {
 
 
 @pytest.fixture(scope="module")
-def compiled(cxx, tmp_path_factory):
+def compiled(cxx: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, ...]]:
     """name -> value, as the compiler prints it."""
     folder = tmp_path_factory.mktemp("abi")
     lines = ['printf("LLMC_ABI_VERSION %d\\n", LLMC_ABI_VERSION);', 'printf("MAX %d\\n", LLMC_MAX_LOGPROBS);']
@@ -51,20 +54,20 @@ def compiled(cxx, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", STRUCTS)
-def test_sizes_and_offsets(compiled, name):
+def test_sizes_and_offsets(compiled: dict[str, tuple[int, ...]], name: str) -> None:
     size, fields = STRUCTS[name]
     assert compiled[name] == (size,)
     assert {field: compiled[f"{name}.{field}"] for field in fields} == fields
 
 
-def test_constants(compiled):
+def test_constants(compiled: dict[str, tuple[int, ...]]) -> None:
     assert compiled["LLMC_ABI_VERSION"] == (manifest.ABI,)
     assert compiled["MAX"] == (manifest.MAX_LOGPROBS,)
     assert compiled["NO_BLOCK"] == (blocks.NO_BLOCK,)
 
 
 @pytest.mark.parametrize("name", STRUCTS)
-def test_no_field_of_the_header_is_left_out(name):
+def test_no_field_of_the_header_is_left_out(name: str) -> None:
     text = (ABI_FOLDER / "abi.h").read_text()
     body = text.split(f"struct {name} {{")[1].split("};")[0]
     declared = [line.split(";")[0].split()[-1].lstrip("*") for line in body.splitlines() if ";" in line.split("//")[0]]

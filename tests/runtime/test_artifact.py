@@ -1,5 +1,7 @@
 """Engine folders: every damage is found before anything is used, in the documented order, in one line each."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
@@ -7,6 +9,9 @@ import pydoc
 import random
 import shutil
 import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,16 +41,16 @@ from llmc.runtime.errors import (
     NotAnEngine,
     NotEnoughMemory,
 )
-from tests.runtime.engine_folders import kv_layout, manifest, safetensors_bytes, target
+from tests.runtime.engine_folders import MakeEngine, kv_layout, manifest, safetensors_bytes, target
 
 
-def refuse(folder, kind, match, machine=None):
+def refuse(folder: Path, kind: type[Exception], match: str, machine: Machine | None = None) -> None:
     with pytest.raises(kind, match=match) as caught:
         open_artifact(folder, machine).close()
     assert "\n" not in str(caught.value)
 
 
-def edit_manifest(folder, change):
+def edit_manifest(folder: Path, change: Callable[[Any], object]) -> None:
     """Change the manifest's plain JSON and give it a right checksum, as a wrong producer would."""
     plain = json.loads((folder / "manifest.json").read_text())
     plain.pop("checksum")
@@ -53,15 +58,15 @@ def edit_manifest(folder, change):
     (folder / "manifest.json").write_bytes(render_json({**plain, "checksum": digest(render_json(plain))}))
 
 
-def group_of(plain):
+def group_of(plain: Any) -> Any:
     return plain["targets"][0]["kv"]["groups"][0]
 
 
-def all_files(folder):
+def all_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_sound_engine_opens_wherever_it_lies(make_engine, tmp_path):
+def test_a_sound_engine_opens_wherever_it_lies(make_engine: MakeEngine, tmp_path: Path) -> None:
     folder = make_engine()
     moved = tmp_path / "a folder with spaces" / "moved"
     shutil.copytree(folder, moved)
@@ -75,7 +80,7 @@ def test_a_sound_engine_opens_wherever_it_lies(make_engine, tmp_path):
     moved.chmod(0o755)
 
 
-def test_every_flipped_bit_is_found(make_engine):
+def test_every_flipped_bit_is_found(make_engine: MakeEngine) -> None:
     folder = make_engine()
     rng = random.Random(5)
     files = all_files(folder)
@@ -92,7 +97,7 @@ def test_every_flipped_bit_is_found(make_engine):
     Engine.load(folder).close()
 
 
-def test_every_bit_of_the_weights_is_found(make_engine):
+def test_every_bit_of_the_weights_is_found(make_engine: MakeEngine) -> None:
     folder = make_engine()
     path = folder / "weights.safetensors"
     before = path.read_bytes()
@@ -104,7 +109,7 @@ def test_every_bit_of_the_weights_is_found(make_engine):
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b + b"\0", lambda b: b"", lambda b: b + b + b[:8]])
-def test_truncated_and_grown_files_are_found(make_engine, damage):
+def test_truncated_and_grown_files_are_found(make_engine: MakeEngine, damage: Callable[[bytes], bytes]) -> None:
     folder = make_engine()
     for path in all_files(folder):
         before = path.read_bytes()
@@ -115,7 +120,7 @@ def test_truncated_and_grown_files_are_found(make_engine, damage):
     open_artifact(folder).close()
 
 
-def test_missing_extra_and_swapped_files(make_engine):
+def test_missing_extra_and_swapped_files(make_engine: MakeEngine) -> None:
     folder = make_engine()
     (folder / "tokenizer.json").rename(folder / "other.json")
     refuse(folder, FileMismatch, "tokenizer.json: missing")
@@ -128,7 +133,7 @@ def test_missing_extra_and_swapped_files(make_engine):
     refuse(folder, ChecksumMismatch, "model.cc: content is damaged")
 
 
-def test_what_is_no_engine(tmp_path):
+def test_what_is_no_engine(tmp_path: Path) -> None:
     refuse(tmp_path / "absent", NotAnEngine, "no such folder")
     refuse(tmp_path, NotAnEngine, "no manifest.json")
     (tmp_path / "file").write_text("x")
@@ -151,13 +156,13 @@ def test_what_is_no_engine(tmp_path):
         (b"{}", "format: expected an integer"),
     ],
 )
-def test_unreadable_manifests(tmp_path, text, message):
+def test_unreadable_manifests(tmp_path: Path, text: bytes, message: str) -> None:
     (tmp_path / "manifest.json").write_bytes(text)
     refuse(tmp_path, ManifestInvalid, message)
     assert not is_engine(tmp_path)
 
 
-def test_a_newer_format_is_named_before_its_unknown_keys(make_engine):
+def test_a_newer_format_is_named_before_its_unknown_keys(make_engine: MakeEngine) -> None:
     folder = make_engine()
     edit_manifest(folder, lambda m: m.update(format=FORMAT + 1, novelty=1))
     refuse(folder, FormatTooNew, f"format {FORMAT + 1}, this llmc reads format {FORMAT}.*newer llmc")
@@ -189,13 +194,15 @@ def test_a_newer_format_is_named_before_its_unknown_keys(make_engine):
         (lambda m: m["producer"].update(llmc=1), r"producer\.llmc: expected a string"),
     ],
 )
-def test_ill_typed_manifests_name_the_key(make_engine, change, message):
+def test_ill_typed_manifests_name_the_key(
+    make_engine: MakeEngine, change: Callable[[Any], object], message: str
+) -> None:
     folder = make_engine()
     edit_manifest(folder, change)
     refuse(folder, ManifestInvalid, message)
 
 
-def test_machine_mismatches_come_before_files(make_engine):
+def test_machine_mismatches_come_before_files(make_engine: MakeEngine) -> None:
     folder = make_engine(targets=(target(arch="x86_64", features=("avx2", "avx512vnni", "amx-bf16")),))
     (folder / "weights.safetensors").unlink()
     have = Machine("x86_64", frozenset(["avx2", "avx512_vnni"]))
@@ -205,7 +212,7 @@ def test_machine_mismatches_come_before_files(make_engine):
     refuse(folder, FileMismatch, "weights.safetensors: missing", full)
 
 
-def test_the_first_target_that_the_machine_runs(make_engine):
+def test_the_first_target_that_the_machine_runs(make_engine: MakeEngine) -> None:
     here = target()
     other, lacking = target(name="arm", arch="elsewhere"), target(name="v9", features=("avx9000",))
     folder = make_engine(targets=(other, lacking, here))
@@ -224,23 +231,23 @@ def test_the_first_target_that_the_machine_runs(make_engine):
 
 
 @pytest.mark.parametrize("device", ["gpu", "", 0])
-def test_an_unknown_device(make_engine, device):
+def test_an_unknown_device(make_engine: MakeEngine, device: Any) -> None:
     with pytest.raises(InvalidParameter, match="device must be 'cpu' or 'cuda'"):
         Engine.load(make_engine(), device=device)
 
 
-def test_a_kind_that_the_engine_lacks(make_engine):
+def test_a_kind_that_the_engine_lacks(make_engine: MakeEngine) -> None:
     with pytest.raises(MachineMismatch, match="built for cpu, not for cuda; build it again with that target"):
         Engine.load(make_engine(), device="cuda")
 
 
-def test_an_abi_mismatch_comes_before_files(make_engine):
+def test_an_abi_mismatch_comes_before_files(make_engine: MakeEngine) -> None:
     folder = make_engine(abi=ABI + 1)
     (folder / "weights.safetensors").unlink()
     refuse(folder, AbiMismatch, f"step ABI {ABI + 1}, this llmc speaks {ABI}")
 
 
-def test_a_library_that_disagrees_with_its_manifest(make_engine):
+def test_a_library_that_disagrees_with_its_manifest(make_engine: MakeEngine) -> None:
     kv = target().kv
     wide = dataclasses.replace(kv, groups=(dataclasses.replace(kv.groups[0], block_bytes=128),))
     for name, said, expected in (("wide", wide, "128"), ("two", kv_layout((None, 8)), "64, 128")):
@@ -249,7 +256,7 @@ def test_a_library_that_disagrees_with_its_manifest(make_engine):
             Engine.load(make_engine(name, targets=(target(kv=said),)))
 
 
-def test_a_library_that_cannot_be_loaded(make_engine):
+def test_a_library_that_cannot_be_loaded(make_engine: MakeEngine) -> None:
     folder = make_engine()
     (folder / "kernels/cpu/model.so").write_bytes(b"not ELF")
     seal(folder, read_manifest(folder))
@@ -258,12 +265,12 @@ def test_a_library_that_cannot_be_loaded(make_engine):
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "./a", "a//b", "", ".", "a\0b"])
-def test_names_stay_inside_the_engine(tmp_path, name):
+def test_names_stay_inside_the_engine(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileMismatch):
         confined(tmp_path, name)
 
 
-def test_links_that_lead_outside_are_refused(make_engine, tmp_path):
+def test_links_that_lead_outside_are_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
     folder = make_engine()
     outside = tmp_path / "outside.json"
     (folder / "tokenizer.json").rename(outside)
@@ -285,14 +292,14 @@ def test_links_that_lead_outside_are_refused(make_engine, tmp_path):
         (safetensors_bytes(b"12345678")[:-1], "tensors end at byte 8 of the data, which has 7"),
     ],
 )
-def test_malformed_weights(make_engine, content, message):
+def test_malformed_weights(make_engine: MakeEngine, content: bytes, message: str) -> None:
     folder = make_engine()
     (folder / "weights.safetensors").write_bytes(content)
     seal(folder, read_manifest(folder))
     refuse(folder, EngineError, message)
 
 
-def test_too_little_memory_is_said_with_figures(make_engine, monkeypatch):
+def test_too_little_memory_is_said_with_figures(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_engine()
     with pytest.raises(NotEnoughMemory, match="kv_memory is 63 bytes, one KV block of each group needs 64"):
         Engine.load(folder, kv_memory=63)
@@ -301,7 +308,7 @@ def test_too_little_memory_is_said_with_figures(make_engine, monkeypatch):
         Engine.load(folder, kv_memory=6400)
 
 
-def test_manifests_round_trip_and_are_canonical():
+def test_manifests_round_trip_and_are_canonical() -> None:
     one = manifest(generation=GenerationDefaults(do_sample=True, temperature=0.7, top_k=5))
     plain = to_plain(one)
     assert from_plain(Manifest, plain) == one
@@ -311,7 +318,7 @@ def test_manifests_round_trip_and_are_canonical():
     assert from_plain(KvLayout, to_plain(kv)) == kv
 
 
-def test_sealing_twice_gives_the_same_bytes(make_engine):
+def test_sealing_twice_gives_the_same_bytes(make_engine: MakeEngine) -> None:
     a, b = make_engine("a"), make_engine("b")
     os.utime(b / "weights.safetensors", (0, 0))
     assert {p.relative_to(a): p.read_bytes() for p in all_files(a)} == {
@@ -323,14 +330,14 @@ def test_sealing_twice_gives_the_same_bytes(make_engine):
 @pytest.mark.parametrize(
     "name", ["$ORIGIN", "$LIB", "${PLATFORM}x", "%s", "[bold]", "a\nb", "é☃", os.fsdecode(b"\xff")]
 )
-def test_an_engine_loads_under_any_name(make_engine, tmp_path, name):
+def test_an_engine_loads_under_any_name(make_engine: MakeEngine, tmp_path: Path, name: str) -> None:
     """The dynamic loader expands `$`; libraries want paths in UTF-8."""
     folder = make_engine().rename(tmp_path / name)
     with Engine.load(folder) as engine:
         assert engine.generate([[1, 2]], max_tokens=1)[0].error is None
 
 
-def test_what_is_read_later_is_what_was_checked(make_engine, tmp_path):
+def test_what_is_read_later_is_what_was_checked(make_engine: MakeEngine, tmp_path: Path) -> None:
     """Another engine may lie at the path by the time the chat template is wanted."""
     folder = make_engine("old")
     other = make_engine("new", template="another")
@@ -345,13 +352,15 @@ def test_what_is_read_later_is_what_was_checked(make_engine, tmp_path):
 @pytest.mark.parametrize(
     "moment", ["artifact.artifact.check_sizes", "artifact.artifact._map_weights", "loop.engine.open_device"]
 )
-def test_an_engine_that_is_replaced_while_it_loads(make_engine, tmp_path, monkeypatch, moment):
+def test_an_engine_that_is_replaced_while_it_loads(
+    make_engine: MakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     folder = make_engine("old")
     other = make_engine("new", template="another", producer={"llmc": "newer"})
-    original = pydoc.locate(f"llmc.runtime.{moment}")
-    swaps = []
+    original: Any = pydoc.locate(f"llmc.runtime.{moment}")
+    swaps: list[Path] = []
 
-    def after_a_swap(*args):
+    def after_a_swap(*args: Any) -> Any:
         if not swaps:
             folder.rename(tmp_path / "gone")
             swaps.append(other.rename(folder))
@@ -363,10 +372,10 @@ def test_an_engine_that_is_replaced_while_it_loads(make_engine, tmp_path, monkey
         assert engine.chat_template.render([{"role": "user", "content": "x"}]) == "another"
 
 
-def test_files_that_vanish_while_they_are_read(make_engine, monkeypatch):
+def test_files_that_vanish_while_they_are_read(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_engine()
 
-    def vanish(path):
+    def vanish(path: Path) -> None:
         raise FileNotFoundError(2, "No such file or directory", str(path))
 
     monkeypatch.setattr("llmc.runtime.artifact.artifact.file_digest", vanish)

@@ -1,6 +1,9 @@
 """The block manager against a cache of its own: whatever tables are made, grown, shared and freed, the positions that a
 later token reads are there, promises are kept, and nothing is lost."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout
-from llmc.runtime.kv.blocks import NO_BLOCK, BlockManager
+from llmc.runtime.kv.blocks import NO_BLOCK, BlockManager, BlockTable
 from llmc.runtime.kv.pool_sizes import sequence_bytes, size_pools
 from llmc.runtime.kv.retention import Retention
 from llmc.runtime.step.arrays import StepLimits
@@ -17,7 +20,7 @@ from llmc.runtime.step.arrays import StepLimits
 windows = st.none() | st.integers(1, 20)
 
 
-def held_at_most(retention, start, length):
+def held_at_most(retention: Retention, start: int, length: int) -> int:
     """Counted out: the most blocks that hold what any step reads and writes, from position `start` on."""
     most = 0
     for first in range(start, length):
@@ -29,7 +32,9 @@ def held_at_most(retention, start, length):
 
 @settings(max_examples=300, deadline=None)
 @given(windows, st.integers(1, 7), st.integers(1, 12), st.integers(1, 80), st.integers(0, 80))
-def test_retention_counts_blocks(window, block_tokens, step_tokens, length, start):
+def test_retention_counts_blocks(
+    window: int | None, block_tokens: int, step_tokens: int, length: int, start: int
+) -> None:
     retention = Retention(window, block_tokens, step_tokens)
     start = min(start, length - 1)
     counted, bound = held_at_most(retention, start, length), retention.most_blocks(start, length)
@@ -58,21 +63,21 @@ class Blocks(RuleBasedStateMachine):
         block_tokens=st.integers(1, 4),
         step_tokens=st.integers(1, 9),
     )
-    def start(self, groups, block_tokens, step_tokens):
+    def start(self, groups: list[tuple[int | None, int]], block_tokens: int, step_tokens: int) -> None:
         self.windows, self.num_blocks = zip(*groups, strict=True)
         self.block_tokens, self.step_tokens = block_tokens, step_tokens
         retentions = [Retention(window, block_tokens, step_tokens) for window in self.windows]
         self.manager = BlockManager(retentions, self.num_blocks)
-        self.tables = []
-        self.written = {}  # table -> the value of each position
-        self.cache = {}  # (group, block, offset) -> value
+        self.tables: list[BlockTable] = []
+        self.written: dict[BlockTable, list[int]] = {}  # table -> the value of each position
+        self.cache: dict[tuple[int, int, int], int] = {}  # (group, block, offset) -> value
         self.values = count()
-        self.promised = {}
+        self.promised: dict[BlockTable, int] = {}
 
-    def chosen(self, index):
+    def chosen(self, index: int) -> BlockTable | None:
         return self.tables[index % len(self.tables)] if self.tables else None
 
-    def read(self, table, start):
+    def read(self, table: BlockTable, start: int) -> None:
         """What a token at position `start` reads must be what was written for it."""
         for group, window in enumerate(self.windows):
             low = 0 if window is None else max(0, start - window + 1)
@@ -83,7 +88,7 @@ class Blocks(RuleBasedStateMachine):
                 assert found == self.written[table][position], "another value was read"
 
     @rule(tokens=st.integers(0, 60))
-    def allocate(self, tokens):
+    def allocate(self, tokens: int) -> None:
         free, shortage = self.manager.num_free, self.manager.shortage(tokens, now=True)
         table = self.manager.allocate(tokens)
         assert (table is None) == (shortage is not None) and (table is not None or self.manager.num_free == free)
@@ -92,7 +97,7 @@ class Blocks(RuleBasedStateMachine):
             self.written[table], self.promised[table] = [], tokens
 
     @rule(index=st.integers(0, 7), tokens=st.integers(0, 60))
-    def extend(self, index, tokens):
+    def extend(self, index: int, tokens: int) -> None:
         if (table := self.chosen(index)) is None:
             return
         free = self.manager.num_free
@@ -102,7 +107,7 @@ class Blocks(RuleBasedStateMachine):
             assert self.manager.num_free == free
 
     @rule(index=st.integers(0, 7), tokens=st.just(1) | st.integers(1, 9))
-    def advance(self, index, tokens):
+    def advance(self, index: int, tokens: int) -> None:
         """A step within the promise: it cannot fail."""
         if (table := self.chosen(index)) is None:
             return
@@ -125,7 +130,7 @@ class Blocks(RuleBasedStateMachine):
         self.manager.computed(table, end)
 
     @rule(index=st.integers(0, 7), tokens=st.integers(0, 60))
-    def share(self, index, tokens):
+    def share(self, index: int, tokens: int) -> None:
         if (table := self.chosen(index)) is None:
             return
         tokens = min(tokens, len(self.written[table])) // self.block_tokens * self.block_tokens
@@ -138,13 +143,13 @@ class Blocks(RuleBasedStateMachine):
         self.written[shared], self.promised[shared] = self.written[table][:tokens], tokens
 
     @rule(index=st.integers(0, 7))
-    def free(self, index):
+    def free(self, index: int) -> None:
         if (table := self.chosen(index)) is not None:
             self.manager.free(table)
             self.tables.remove(table)
 
     @invariant()
-    def is_sound(self):
+    def is_sound(self) -> None:
         if not hasattr(self, "manager"):
             return
         self.manager.check_integrity()
@@ -152,7 +157,7 @@ class Blocks(RuleBasedStateMachine):
         for table in self.tables:
             self.read(table, len(self.written[table]))
 
-    def teardown(self):
+    def teardown(self) -> None:
         if hasattr(self, "manager"):
             for table in self.tables:
                 self.manager.free(table)
@@ -164,34 +169,43 @@ TestBlocks = Blocks.TestCase
 TestBlocks.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def one_pool(num_blocks, window=None):
+def one_pool(num_blocks: int, window: int | None = None) -> BlockManager:
     return BlockManager([Retention(window, 4, 8)], [num_blocks])
 
 
-def test_a_freed_table_cannot_be_used():
+def held(manager: BlockManager, tokens: int) -> BlockTable:
+    """A table for so many tokens, for which there are blocks."""
+    table = manager.allocate(tokens)
+    assert table is not None
+    return table
+
+
+def test_a_freed_table_cannot_be_used() -> None:
     manager = one_pool(2)
-    table = manager.allocate(4)
+    table = held(manager, 4)
     manager.free(table)
-    uses = (manager.extend, manager.take, manager.computed, manager.share)
-    for use in (*(lambda use=use: use(table, 8) for use in uses), lambda: manager.free(table)):
+    uses: list[Callable[[BlockTable, int], object]] = [manager.extend, manager.take, manager.computed, manager.share]
+    uses.append(lambda table, _: manager.free(table))
+    for use in uses:
         with pytest.raises(AssertionError, match="after it was freed"):
-            use()
+            use(table, 8)
 
 
-def test_only_whole_computed_blocks_are_shared():
+def test_only_whole_computed_blocks_are_shared() -> None:
     manager = one_pool(4)
-    table = manager.allocate(8)
+    table = held(manager, 8)
     manager.take(table, 6)
     manager.computed(table, 6)
     for tokens in (3, 8):
         with pytest.raises(ValueError, match=f"cannot share {tokens} tokens of 6"):
             manager.share(table, tokens)
-    assert list(manager.share(table, 4).block_ids(0)) == list(table.block_ids(0))[:1]
+    shared = manager.share(table, 4)
+    assert shared is not None and list(shared.block_ids(0)) == list(table.block_ids(0))[:1]
 
 
-def test_a_prefix_is_shared_while_its_window_is_there():
+def test_a_prefix_is_shared_while_its_window_is_there() -> None:
     manager = one_pool(20, window=6)
-    table = manager.allocate(40)
+    table = held(manager, 40)
     for end in (8, 16):
         manager.take(table, end)
         manager.computed(table, end)
@@ -199,17 +213,17 @@ def test_a_prefix_is_shared_while_its_window_is_there():
     assert list(table.block_ids(0))[:2] == [NO_BLOCK] * 2
     assert manager.share(table, 8) is None and manager.share(table, 12) is None
     shared = manager.share(table, 16)
-    assert shared.block_ids(0) == table.block_ids(0)
+    assert shared is not None and shared.block_ids(0) == table.block_ids(0)
     manager.take(table, 24)
     manager.computed(table, 24)
     assert shared.num_held(0) == 2
     manager.check_integrity()
 
 
-def test_a_promise_that_grows_inside_a_block_grows_the_claim():
+def test_a_promise_that_grows_inside_a_block_grows_the_claim() -> None:
     """The step may now be five tokens long, which straddle three blocks with their window; four lay in two."""
     manager = one_pool(20, window=2)
-    table = manager.allocate(7)
+    table = held(manager, 7)
     manager.take(table, 7)
     manager.computed(table, 7)
     assert manager.extend(table, 11)
@@ -218,12 +232,12 @@ def test_a_promise_that_grows_inside_a_block_grows_the_claim():
     manager.check_integrity()
 
 
-def test_blocks_come_back_while_a_prompt_is_computed():
+def test_blocks_come_back_while_a_prompt_is_computed() -> None:
     """Two prompts of 400 tokens through a pool that holds neither."""
     manager = BlockManager([Retention(None, 4, 8), Retention(10, 4, 8)], [200, 12])
     bound = manager._pools[1].retention.most_blocks(0, 400)
     assert bound == 5
-    tables = [manager.allocate(400), manager.allocate(400)]
+    tables = [held(manager, 400), held(manager, 400)]
     assert manager.allocate(400) is None
     for end in range(8, 401, 8):
         for table in tables:
@@ -239,7 +253,14 @@ layouts = st.lists(st.tuples(windows, st.integers(1, 9)), max_size=3)
 
 @settings(max_examples=300, deadline=None)
 @given(layouts, st.integers(1, 7), st.integers(1, 6), st.integers(1, 12), st.integers(1, 90), st.integers(0, 2000))
-def test_pools_fit_their_memory_and_use_it(groups, block_tokens, max_seqs, max_tokens, max_seq_len, budget):
+def test_pools_fit_their_memory_and_use_it(
+    groups: list[tuple[int | None, int]],
+    block_tokens: int,
+    max_seqs: int,
+    max_tokens: int,
+    max_seq_len: int,
+    budget: int,
+) -> None:
     kv = KvLayout(block_tokens, tuple(KvGroup(window, size, 1, ()) for window, size in groups))
     limits = StepLimits(max(max_tokens, max_seqs), max_seqs, max_seqs, max_seq_len, block_tokens, len(groups))
     sizes = [size for _, size in groups]

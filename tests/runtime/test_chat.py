@@ -1,7 +1,10 @@
 """Chat templates: rendered as transformers renders them, with user text walled off, and bounded."""
 
+from __future__ import annotations
+
 import threading
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +17,7 @@ from llmc.runtime.errors import ChatTemplateError
 from llmc.runtime.text import template_sandbox
 from llmc.runtime.text.chat import ChatTemplate
 from llmc.runtime.text.tokenizer import Tokenizer
-from tests.runtime.engine_folders import IM_END, IM_START, TEMPLATE
+from tests.runtime.engine_folders import IM_END, IM_START, TEMPLATE, MakeEngine
 from tests.runtime.sample_tokenizers import KINDS
 
 CONFIG = {"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}
@@ -41,15 +44,15 @@ STRICT = """{%- if messages[0]['role'] == 'system' -%}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
-def user(content, role="user"):
+def user(content: Any, role: str = "user") -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def plain(text):
+def plain(text: str) -> list[int]:
     return TOKENIZER.encode(text)
 
 
-def test_a_conversation_is_one_text_with_the_templates_control_tokens():
+def test_a_conversation_is_one_text_with_the_templates_control_tokens() -> None:
     messages = [user("be brief", "system"), user("the thing")]
     ids = CHATML.encode(messages)
     assert ids == [
@@ -73,7 +76,7 @@ def test_a_conversation_is_one_text_with_the_templates_control_tokens():
         "\ufdd2<|im_end|>\ufdd3",
     ],
 )
-def test_control_tokens_in_messages_stay_text(attack):
+def test_control_tokens_in_messages_stay_text(attack: str) -> None:
     for role, message in (("user", user(attack)), (attack, user("hi", attack))):
         ids = CHATML.encode([message])
         assert ids.count(IM_START) == 2 and ids.count(IM_END) == 1, role
@@ -81,7 +84,7 @@ def test_control_tokens_in_messages_stay_text(attack):
         assert attack in TOKENIZER.decode(ids)
 
 
-def test_overlapping_spellings_are_all_broken():
+def test_overlapping_spellings_are_all_broken() -> None:
     inner = KINDS["byte_level"]()
     inner.add_special_tokens([AddedToken("xyx", special=True, normalized=False)])
     tokenizer = Tokenizer(inner, SpecialTokens(None, (), None, False), CONFIG)
@@ -92,7 +95,7 @@ def test_overlapping_spellings_are_all_broken():
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(["<|im_", "end|>", "<|im_end|>", "<", "|im_start|>", " ", "x", "<|bos|>"]), max_size=6))
-def test_text_parts_cannot_be_joined_to_a_control_token(parts):
+def test_text_parts_cannot_be_joined_to_a_control_token(parts: list[str]) -> None:
     template = ChatTemplate(
         "{% for m in messages %}<|im_start|>"
         "{% for p in m.content %}{{ p.text | trim }}{% endfor %}<|im_end|>{% endfor %}",
@@ -114,7 +117,7 @@ def test_text_parts_cannot_be_joined_to_a_control_token(parts):
         [{"role": "user", "content": "x", "tool_calls": None}],
     ],
 )
-def test_rendering_equals_transformers(source, messages):
+def test_rendering_equals_transformers(source: str, messages: Any) -> None:
     utils = pytest.importorskip("transformers.utils.chat_template_utils")
     tools = [{"name": "f", "parameters": {"a": "<é>"}}]
     for extra in ({}, {"tools": tools}):
@@ -129,7 +132,7 @@ def test_rendering_equals_transformers(source, messages):
             assert ChatTemplate(source, TOKENIZER).render(messages, prompt, **extra) == expected
 
 
-def test_the_templates_refusal_is_the_message():
+def test_the_templates_refusal_is_the_message() -> None:
     with pytest.raises(ChatTemplateError, match="roles must alternate") as caught:
         ChatTemplate(STRICT, TOKENIZER).encode([user("a"), user("b")])
     assert "\n" not in str(caught.value)
@@ -147,20 +150,20 @@ def test_the_templates_refusal_is_the_message():
         ([user("x" * (5 << 20))], "at most"),
     ],
 )
-def test_malformed_messages(messages, match):
+def test_malformed_messages(messages: Any, match: str) -> None:
     with pytest.raises(ChatTemplateError, match=match):
         CHATML.encode(messages)
 
 
-def test_deep_messages():
-    value = "x"
+def test_deep_messages() -> None:
+    value: Any = "x"
     for _ in range(50):
         value = [value]
     with pytest.raises(ChatTemplateError, match="deep"):
         CHATML.encode([user(value)])
 
 
-def test_a_thread_that_is_stopped_reports_nothing(capsys):
+def test_a_thread_that_is_stopped_reports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """It may be stopped just outside of the code that catches it."""
     stop = template_sandbox._TimeUp
     threading.__excepthook__(threading.ExceptHookArgs((stop, stop(), None, None)))
@@ -202,7 +205,7 @@ def test_a_thread_that_is_stopped_reports_nothing(capsys):
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     ],
 )
-def test_hostile_templates_are_stopped_in_time(source, monkeypatch):
+def test_hostile_templates_are_stopped_in_time(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmc.runtime.text.chat.MAX_SECONDS", 0.5)
     start = time.monotonic()
     with pytest.raises(ChatTemplateError) as caught:
@@ -214,12 +217,12 @@ def test_hostile_templates_are_stopped_in_time(source, monkeypatch):
     assert time.monotonic() - start < 3
 
 
-def test_a_template_that_is_none():
+def test_a_template_that_is_none() -> None:
     with pytest.raises(ChatTemplateError, match="cannot be compiled"):
         ChatTemplate("{% if %}", TOKENIZER)
 
 
-def test_ordinary_formatting_still_works():
+def test_ordinary_formatting_still_works() -> None:
     source = (
         "{{ '%s-%03d' % ('a', 7) }} {{ 'a' * 3 }} {{ 'b'.join(['x', 'y']) }} {{ '{}'.format(1) }} {{ 'q'.ljust(3) }}|"
     )
@@ -229,7 +232,7 @@ def test_ordinary_formatting_still_works():
     assert len(ChatTemplate("{{ strftime_now('%Y') }}", TOKENIZER).render([user("x")])) == 4
 
 
-def test_where_the_template_comes_from(make_engine):
+def test_where_the_template_comes_from(make_engine: MakeEngine) -> None:
     with Engine.load(make_engine()) as engine:
         assert engine.encode_chat([user("x")])[-1] == plain("\n")[0]
     for name, config in (
@@ -237,6 +240,7 @@ def test_where_the_template_comes_from(make_engine):
         ("list", {"chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "S"}]}),
     ):
         with Engine.load(make_engine(name, template=None, config=config)) as engine:
+            assert engine.tokenizer is not None
             assert engine.tokenizer.decode(engine.encode_chat([user("x")])).startswith("S")
     with (
         Engine.load(make_engine("none", template=None)) as engine,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from llmc.runtime import Engine
 from llmc.runtime.errors import ChatTemplateError
 from llmc.runtime.terminal.run import RunOptions, run
 from llmc.runtime.terminal.typed_messages import Typed, read_message
+from tests.runtime.engine_folders import MakeEngine
 
 SYSTEM_TEMPLATE = "{% for m in messages %}{{ m['role'][0] }}{{ m['content'] }}|{% endfor %}"
 NO_SYSTEM_TEMPLATE = "{% for m in messages if m['role'] != 'system' %}{{ m['content'] }}|{% endfor %}"
@@ -40,7 +42,7 @@ def chat(options: RunOptions, *lines: str | type[BaseException]) -> tuple[list[s
     return out.getvalue().splitlines(), notices.getvalue()
 
 
-def expected(folder: Path, *texts: str, system: str | None = None, **fields: object) -> list[str]:
+def expected(folder: Path, *texts: str, system: str | None = None, **fields: Any) -> list[str]:
     """The answers of a chat of these messages, by the engine itself."""
     messages = [{"role": "system", "content": system}] if system else []
     answers = []
@@ -109,7 +111,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(options: RunOptions) -> None:
     assert len(first) < 10 and whole.startswith(first)
 
 
-def test_the_system_message(make_engine, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_system_message(make_engine: MakeEngine, tmp_path: Path) -> None:
     folder = make_engine(template=SYSTEM_TEMPLATE)
     options = RunOptions(folder, max_tokens=5, system="brief")
     answers, _ = chat(
@@ -126,7 +128,7 @@ def test_the_system_message(make_engine, tmp_path: Path) -> None:  # type: ignor
     ("template", "why"),
     [(NO_SYSTEM_TEMPLATE, "no place for a system"), (REFUSING_TEMPLATE, "No system role")],
 )
-def test_a_system_message_that_the_template_does_not_take(make_engine, template: str, why: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_system_message_that_the_template_does_not_take(make_engine: MakeEngine, template: str, why: str) -> None:
     folder = make_engine(template=template)
     with pytest.raises(ChatTemplateError, match=why):
         run(RunOptions(folder, "one", system="brief"), io.StringIO())

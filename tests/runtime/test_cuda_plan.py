@@ -1,12 +1,19 @@
 """Plans of CUDA targets, buckets, and where weights go: what needs no GPU and no driver."""
 
+from __future__ import annotations
+
+import mmap
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout, KvSlot
 from llmc.runtime.artifact.plan import Arena, Buffer
 from llmc.runtime.artifact.strict_json import parse_json, render_json, to_plain
+from llmc.runtime.artifact.weights import Weights
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
 from llmc.runtime.cuda.driver.gpu import Gpu
 from llmc.runtime.cuda.memory.addresses import scratch_bytes
@@ -30,7 +37,7 @@ LIMITS = StepLimits(max_tokens=100, max_seqs=40, max_rows=50, max_seq_len=640, b
 ROWS = Extent(1, (Factor("R", 1),))
 
 
-def a_plan():
+def a_plan() -> Plan:
     logits = Buffer("logits", "f32[R, 8]", "R", 32, 0)
     argument = Argument("buffer", "logits")
     variants = tuple(
@@ -44,7 +51,7 @@ def a_plan():
     return Plan("decode", Arena(0, 64), (logits,), (Scratch("s", True),), {"k": "kernels/k.cubin"}, launches, "logits")
 
 
-def test_plans_round_trip():
+def test_plans_round_trip() -> None:
     plan = a_plan()
     assert read_plan(render_json(to_plain(plan)), "here") == plan
     assert [plan.launches[0].variant(rows).up_to for rows in (1, 4, 5, 1 << 20)] == [4, 4, 1 << 30, 1 << 30]
@@ -73,7 +80,7 @@ def test_plans_round_trip():
         (lambda p: p.update(novelty=1), "novelty: unknown key"),
     ],
 )
-def test_plans_that_make_no_sense_are_refused(change, message):
+def test_plans_that_make_no_sense_are_refused(change: Callable[[Any], object], message: str) -> None:
     plain = parse_json(render_json(to_plain(a_plan())))
     change(plain)
     with pytest.raises(ManifestInvalid, match=message) as caught:
@@ -81,7 +88,7 @@ def test_plans_that_make_no_sense_are_refused(change, message):
     assert str(caught.value).startswith("plans/h100/decode.json: ") and "\n" not in str(caught.value)
 
 
-def test_buckets():
+def test_buckets() -> None:
     assert decode_buckets(1) == (1,)
     assert decode_buckets(16) == (1, 2, 4, 8, 16)
     assert decode_buckets(40) == (1, 2, 4, 8, 16, 24, 32, 40)
@@ -97,7 +104,7 @@ def test_buckets():
     assert prefill_sizes(64, False, LIMITS).rows == 0
 
 
-def test_scratch_is_that_of_the_largest_variant_of_any_bucket():
+def test_scratch_is_that_of_the_largest_variant_of_any_bucket() -> None:
     plan = a_plan()
     small = Variant(4, "k", (ROWS,), 32, 0, (), {"s": Extent(1000, (Factor("R", 1),))})
     launch = Launch("odd", "", (), (), (), (1,), "R", (small, plan.launches[0].variants[1]))
@@ -107,24 +114,23 @@ def test_scratch_is_that_of_the_largest_variant_of_any_bucket():
     assert scratch_bytes([(plan, buckets), (odd, buckets)]) == {"s": 4000}
 
 
-class FakeWeights:
-    path = "w"
-
-    def __init__(self, spans):
-        self.spans = spans
+def weights(spans: dict[str, tuple[int, int]]) -> Weights:
+    """Of a file of which nothing but the places of its tensors is asked."""
+    return Weights(Path("w"), mmap.mmap(-1, 1), spans=spans)
 
 
-def test_weights_are_placed_side_by_side_in_few_runs():
+def test_weights_are_placed_side_by_side_in_few_runs() -> None:
     rng = random.Random(2)
     for _ in range(200):
-        spans, at = {}, 0
+        spans: dict[str, tuple[int, int]] = {}
+        at = 0
         for i in range(rng.randint(1, 12)):
             size = 128 * rng.randint(1, 5)
             spans[f"t{i}"] = (at, at + size)
             at += size
         file = bytes(rng.randrange(256) for _ in range(at))
         used = {name for name in spans if rng.random() < 0.6}
-        placed = place(FakeWeights(spans), used)
+        placed = place(weights(spans), used)
         device = bytearray(placed.num_bytes)
         for run in placed.runs:
             device[run.target : run.target + run.num_bytes] = file[run.source : run.source + run.num_bytes]
@@ -138,15 +144,15 @@ def test_weights_are_placed_side_by_side_in_few_runs():
         )
 
 
-def test_a_weight_that_the_file_lacks():
+def test_a_weight_that_the_file_lacks() -> None:
     with pytest.raises(FileMismatch, match="a plan wants 'b', which is not in it"):
-        place(FakeWeights({"a": (0, 128)}), {"a", "b"})
+        place(weights({"a": (0, 128)}), {"a", "b"})
 
 
 KV = KvLayout(32, (KvGroup(None, 1000, 32, (KvSlot("l", 1, 1, 1, "bf16"),)),))
 
 
-def test_pools_get_what_is_free_and_no_more_than_a_batch_uses(tmp_path):
+def test_pools_get_what_is_free_and_no_more_than_a_batch_uses(tmp_path: Path) -> None:
     needs = Needs(weights=5000, arena=300, scratch=200)
     assert needs.total == 5500
     total = 64 * 10_000
@@ -160,7 +166,7 @@ def test_pools_get_what_is_free_and_no_more_than_a_batch_uses(tmp_path):
         size_pools(tmp_path, KV, LIMITS, needs, (total, total), 700_000)
 
 
-def test_which_gpu_runs_what():
+def test_which_gpu_runs_what() -> None:
     runs = {
         (8, 0): {"sm_80"},
         (8, 6): {"sm_80"},

@@ -1,5 +1,9 @@
 """Packing of a step's sampling choices for the device."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +16,7 @@ BIAS_IDS = np.array([7, 9], np.int32)
 BIAS = np.array([0.5, -2.0], np.float32)
 
 
-def rows():
+def rows() -> Any:
     """Penalties in the first and the last row, biases in the middle one."""
     found = np.zeros(3, SAMPLING_RECORD)
     found["temperature"], found["repetition_penalty"], found["top_p"] = (0.5, 1.5, 2.5), 1.0, 0.9
@@ -26,7 +30,7 @@ def rows():
     return found
 
 
-def test_rows_hold_offsets_into_shared_arrays():
+def test_rows_hold_offsets_into_shared_arrays() -> None:
     arrays = SamplingArrays.allocate(Amounts(4, 8, 2))
     assert pack(rows(), arrays) == Amounts(3, 5, 2)
     assert arrays.history[:5].tolist() == [0, 1, 2, 200, 201]  # the middle row's history does not matter
@@ -36,18 +40,18 @@ def test_rows_hold_offsets_into_shared_arrays():
     assert arrays.rows["wanted"].tolist() == [1, 1, 1, 0]
 
 
-def test_every_other_field_is_copied():
+def test_every_other_field_is_copied() -> None:
     arrays = SamplingArrays.allocate(Amounts(3, 8, 2))
     given = rows()
     pack(given, arrays)
     own = {"history", "history_len", "bias", "num_bias", "wanted"}
-    for name in set(SAMPLE_ROW.names) - own:
+    for name in set(SAMPLE_ROW.names or ()) - own:
         assert arrays.rows[name].tolist() == given[name].tolist(), name
-    assert set(SAMPLING_RECORD.names) - set(SAMPLE_ROW.names) == {"bias_ids"}
+    assert set(SAMPLING_RECORD.names or ()) - set(SAMPLE_ROW.names or ()) == {"bias_ids"}
 
 
 @pytest.mark.parametrize("capacity", [Amounts(2, 8, 2), Amounts(3, 4, 2), Amounts(3, 8, 1)])
-def test_what_does_not_fit_is_refused_before_anything_is_written(capacity):
+def test_what_does_not_fit_is_refused_before_anything_is_written(capacity: Amounts) -> None:
     arrays = SamplingArrays.allocate(capacity)
     arrays.history[:] = -5
     with pytest.raises(TooLittleRoom, match="history=5") as refused:
@@ -56,14 +60,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(capacity):
     assert (arrays.history == -5).all() and not any(arrays.rows.tobytes())
 
 
-def test_too_many_alternatives_are_refused():
+def test_too_many_alternatives_are_refused() -> None:
     given = rows()
     given["num_logprobs"][1] = MAX_LOGPROBS + 1
     with pytest.raises(ValueError, match=r"row 1: num_logprobs is 21, must be in 0\.\.20"):
         pack(given, SamplingArrays.allocate(Amounts(3, 8, 2)))
 
 
-def test_logits_alone_ask_for_no_token():
+def test_logits_alone_ask_for_no_token() -> None:
     arrays = SamplingArrays.allocate(Amounts(3, 8, 2))
     pack(rows(), arrays)
     assert pack_logits_only(2, arrays) == Amounts(2, 0, 0)

@@ -1,5 +1,9 @@
 """Streaming: pieces join to the full decode, split no character, and come as soon as they can."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +27,13 @@ TEXTS = [
 ]
 
 
-def stream(tokenizer, ids):
+def id_of(tokenizer: Tokenizer, token: str) -> int:
+    found = tokenizer._inner.token_to_id(token)
+    assert isinstance(found, int)
+    return found
+
+
+def stream(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     detokenizer = StreamDetokenizer(tokenizer)
     return [*(detokenizer.add(token) for token in ids), detokenizer.finish()]
 
@@ -31,7 +41,7 @@ def stream(tokenizer, ids):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
-def test_pieces_of_random_ids_join_to_the_full_decode(kind, data):
+def test_pieces_of_random_ids_join_to_the_full_decode(kind: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[kind]
     token = st.integers(0, tokenizer._inner.get_vocab_size() + 3)
     byte = st.sampled_from(sorted(tokenizer.byte_ids)) if tokenizer.byte_ids else token
@@ -42,7 +52,7 @@ def test_pieces_of_random_ids_join_to_the_full_decode(kind, data):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=20) | st.sampled_from(TEXTS))
-def test_no_character_of_a_text_is_split(kind, text):
+def test_no_character_of_a_text_is_split(kind: str, text: str) -> None:
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode(text)
     pieces = stream(tokenizer, ids)
@@ -54,14 +64,14 @@ def test_no_character_of_a_text_is_split(kind, text):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=100, deadline=None)
 @given(text=st.sampled_from(TEXTS), cut=st.integers(0, 60))
-def test_an_answer_cut_anywhere_joins_to_the_decode_of_what_there_is(kind, text, cut):
+def test_an_answer_cut_anywhere_joins_to_the_decode_of_what_there_is(kind: str, text: str, cut: int) -> None:
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode(text)[:cut]
     assert "".join(stream(tokenizer, ids)) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whole_characters_are_not_held_back(kind):
+def test_whole_characters_are_not_held_back(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode("hello, hello hello.")
     detokenizer = StreamDetokenizer(tokenizer)
@@ -71,31 +81,31 @@ def test_whole_characters_are_not_held_back(kind):
         assert shown == tokenizer.decode(ids[:count])
 
 
-def test_a_run_of_byte_tokens_waits_for_its_end():
+def test_a_run_of_byte_tokens_waits_for_its_end() -> None:
     tokenizer = TOKENIZERS["gemma"]
-    emoji = [tokenizer._inner.token_to_id(f"<0x{b:02X}>") for b in "👍".encode()]
-    word = tokenizer._inner.token_to_id("hello")
+    emoji = [id_of(tokenizer, f"<0x{b:02X}>") for b in "👍".encode()]
+    word = id_of(tokenizer, "hello")
     assert stream(tokenizer, [word, *emoji, word]) == ["hello", "", "", "", "", "👍hello", ""]
     # One byte too many spoils the whole run, in the full decode too.
     assert "".join(stream(tokenizer, [*emoji, emoji[0], word])) == "\ufffd" * 5 + "hello"
 
 
-def test_garbage_bytes_come_out_one_behind():
+def test_garbage_bytes_come_out_one_behind() -> None:
     tokenizer = TOKENIZERS["byte_level"]
-    bad = tokenizer._inner.token_to_id("ÿ")  # byte 0xFF
+    bad = id_of(tokenizer, "ÿ")  # byte 0xFF
     assert stream(tokenizer, [bad] * 4) == ["", "\ufffd", "\ufffd", "\ufffd", "\ufffd"]
 
 
-def test_ids_that_no_token_has_do_not_cost_the_next_word_its_space():
+def test_ids_that_no_token_has_do_not_cost_the_next_word_its_space() -> None:
     tokenizer = TOKENIZERS["llama2"]
     gap = tokenizer._inner.get_vocab_size() + 9
-    hello = tokenizer._inner.token_to_id("▁hello")
+    hello = id_of(tokenizer, "▁hello")
     assert stream(tokenizer, [hello, gap, gap, hello, gap]) == ["hello", "", "", " hello", "", ""]
 
 
-def test_special_tokens_are_silent_and_split_nothing():
+def test_special_tokens_are_silent_and_split_nothing() -> None:
     tokenizer = TOKENIZERS["llama2"]
     ids = tokenizer.encode("hello hello")
-    control = tokenizer._inner.token_to_id("<|im_end|>")
+    control = id_of(tokenizer, "<|im_end|>")
     mixed = [control, *(x for token in ids for x in (token, control))]
     assert "".join(stream(tokenizer, mixed)) == "hello hello"

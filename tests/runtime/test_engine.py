@@ -1,16 +1,22 @@
 """The engine loop on the reference device: every answer equals the oracle's, whoever else is served."""
 
+from __future__ import annotations
+
 import os
 import random
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from llmc.runtime import Engine, FinishReason, SamplingParams
+from llmc.runtime import Engine, FinishReason, RequestHandle, SamplingParams
 from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong, RequestError, StepFailed
+from llmc.runtime.loop.results import Completion, Output
 from tests.runtime import reference_oracle as oracle
-from tests.runtime.engine_folders import IM_END
+from tests.runtime.ended import ended
+from tests.runtime.engine_folders import IM_END, MakeEngine
 
 VARIED = [
     SamplingParams(temperature=0, max_tokens=20, logprobs=3),
@@ -24,11 +30,11 @@ VARIED = [
 ]
 
 
-def prompts_of(rng, count, longest=90):
+def prompts_of(rng: random.Random, count: int, longest: int = 90) -> list[list[int]]:
     return [[rng.randrange(oracle.NUM_VALID) for _ in range(rng.randint(1, longest))] for _ in range(count)]
 
 
-def check(completion, prompt, params, max_len=256):
+def check(completion: Completion, prompt: Sequence[int], params: SamplingParams, max_len: int = 256) -> None:
     tokens, logprobs = oracle.generate(prompt, params, completion.seed, eos=(IM_END,), max_len=max_len)
     assert list(completion.token_ids) == tokens
     if params.logprobs is not None:
@@ -39,7 +45,7 @@ def check(completion, prompt, params, max_len=256):
     assert stopped or completion.finish_reason is FinishReason.LENGTH
 
 
-def test_alone_in_a_batch_and_joining_give_the_same_answers(engine):
+def test_alone_in_a_batch_and_joining_give_the_same_answers(engine: Engine) -> None:
     prompts = prompts_of(random.Random(0), len(VARIED))
     alone = [engine.generate([p], q)[0] for p, q in zip(prompts, VARIED, strict=True)]
     for completion, prompt, params in zip(alone, prompts, VARIED, strict=True):
@@ -59,7 +65,7 @@ def test_alone_in_a_batch_and_joining_give_the_same_answers(engine):
 
 
 @pytest.mark.parametrize("max_tokens", [8, 9, 17, 64])
-def test_chunk_size_and_batch_size_do_not_matter(shared_engine, max_tokens):
+def test_chunk_size_and_batch_size_do_not_matter(shared_engine: Path, max_tokens: int) -> None:
     prompts = prompts_of(random.Random(max_tokens), 12)
     params = [VARIED[i % len(VARIED)] for i in range(12)]
     with Engine.load(shared_engine, max_tokens=max_tokens, max_batch=8 if max_tokens > 8 else 3) as engine:
@@ -67,7 +73,7 @@ def test_chunk_size_and_batch_size_do_not_matter(shared_engine, max_tokens):
             check(completion, prompt, q)
 
 
-def test_preempted_requests_answer_as_if_they_had_not_been(shared_engine):
+def test_preempted_requests_answer_as_if_they_had_not_been(shared_engine: Path) -> None:
     rng = random.Random(7)
     prompts = prompts_of(rng, 16, longest=40)
     params = [SamplingParams(temperature=1, seed=i, max_tokens=40, ignore_eos=True, logprobs=2) for i in range(16)]
@@ -79,7 +85,7 @@ def test_preempted_requests_answer_as_if_they_had_not_been(shared_engine):
         assert engine.num_free_blocks == 40
 
 
-def test_the_answer_ends_at_the_envelope_and_at_the_pool(shared_engine):
+def test_the_answer_ends_at_the_envelope_and_at_the_pool(shared_engine: Path) -> None:
     params = SamplingParams(temperature=0, ignore_eos=True)
     with Engine.load(shared_engine, max_seq_len=50) as engine:
         (completion,) = engine.generate([[1, 2, 3]], params)
@@ -94,20 +100,20 @@ def test_the_answer_ends_at_the_envelope_and_at_the_pool(shared_engine):
             engine.submit([1] * 99, params)
 
 
-def test_streamed_outputs_join_to_the_completion(engine):
+def test_streamed_outputs_join_to_the_completion(engine: Engine) -> None:
     handle = engine.submit("the thing", temperature=1.5, seed=11, max_tokens=60, ignore_eos=True, logprobs=1)
     outputs = list(handle)
-    completion = handle.completion
+    completion = ended(handle)
     assert "".join(o.text for o in outputs) == completion.text
     assert tuple(t for o in outputs for t in o.token_ids) == completion.token_ids
     assert tuple(entry for o in outputs for entry in o.logprobs) == completion.logprobs
     assert [o.finish_reason for o in outputs[:-1]] == [None] * (len(outputs) - 1)
     assert outputs[-1].finish_reason is completion.finish_reason
-    assert completion.text == engine.tokenizer.decode(completion.token_ids)
+    assert engine.tokenizer is not None and completion.text == engine.tokenizer.decode(completion.token_ids)
     assert 0 < completion.timing.ttft <= completion.timing.total
 
 
-def test_one_poisoned_request_fails_and_the_others_do_not_notice(engine):
+def test_one_poisoned_request_fails_and_the_others_do_not_notice(engine: Engine) -> None:
     prompts = [[1, 2], [3, oracle.POISON, 4], [5, 6, 7]]
     params = SamplingParams(temperature=0, max_tokens=9)
     first, bad, last = engine.generate(prompts, params)
@@ -117,10 +123,10 @@ def test_one_poisoned_request_fails_and_the_others_do_not_notice(engine):
     assert bad.token_ids == ()
 
 
-def test_a_raising_callback_ends_its_own_request_only(engine):
+def test_a_raising_callback_ends_its_own_request_only(engine: Engine) -> None:
     seen = []
 
-    def explode(output):
+    def explode(output: Output) -> None:
         seen.append(output)
         if len(seen) == 3:
             raise RuntimeError("no space left")
@@ -129,30 +135,30 @@ def test_a_raising_callback_ends_its_own_request_only(engine):
     bad = engine.submit([1, 2, 3], params, on_output=explode)
     good = engine.submit([4, 5], params)
     check(good.result(), [4, 5], params)
-    assert bad.completion.finish_reason is FinishReason.ERROR
-    assert isinstance(bad.completion.error, RequestError) and "no space left" in str(bad.completion.error)
+    assert ended(bad).finish_reason is FinishReason.ERROR
+    assert isinstance(ended(bad).error, RequestError) and "no space left" in str(ended(bad).error)
     assert len(seen) == 3
 
 
-def test_a_fault_in_the_text_side_ends_one_request(engine, monkeypatch):
+def test_a_fault_in_the_text_side_ends_one_request(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
     bad, good = engine.submit([1, 2, 3], params), engine.submit([4, 5], params)
     monkeypatch.setattr(bad._live.answer, "accept", lambda token, logprobs: 1 / 0)
     check(good.result(), [4, 5], params)
-    assert "ZeroDivisionError" in str(bad.completion.error)
+    assert "ZeroDivisionError" in str(ended(bad).error)
 
 
-def test_a_callback_may_cancel_another_request(engine):
+def test_a_callback_may_cancel_another_request(engine: Engine) -> None:
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
-    victims = []
+    victims: list[RequestHandle] = []
     killer = engine.submit([1], params, on_output=lambda output: victims[0].cancel())
     victims.append(engine.submit([2], params))
     check(killer.result(), [1], params)
-    assert victims[0].completion.finish_reason is FinishReason.CANCELLED
+    assert ended(victims[0]).finish_reason is FinishReason.CANCELLED
 
 
 @pytest.mark.parametrize("steps", range(0, 14))
-def test_cancelling_at_any_moment_frees_the_blocks(shared_engine, steps):
+def test_cancelling_at_any_moment_frees_the_blocks(shared_engine: Path, steps: int) -> None:
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     with Engine.load(shared_engine, max_tokens=8) as engine:
         free = engine.num_free_blocks
@@ -163,25 +169,25 @@ def test_cancelling_at_any_moment_frees_the_blocks(shared_engine, steps):
         handle.cancel()
         handle.cancel()
         engine.check_integrity()
-        assert handle.completion.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
-        assert list(handle)[-1].finish_reason is handle.completion.finish_reason
+        assert ended(handle).finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
+        assert list(handle)[-1].finish_reason is ended(handle).finish_reason
         check(other.result(), [9] * 5, params)
         assert engine.num_free_blocks == free
         assert not engine.step()
 
 
-def test_stop_strings_cut_across_tokens(engine):
+def test_stop_strings_cut_across_tokens(engine: Engine) -> None:
     params = engine.sampling(temperature=0, max_tokens=30, ignore_eos=True)
     text = engine.generate(["a"], params)[0].text
     stop = text[7:10]
     at = text.index(stop)
     handle = engine.submit("a", params, stop=("never there", stop))
     pieces = [output.text for output in handle]
-    assert "".join(pieces) == handle.completion.text == text[:at]
-    assert handle.completion.finish_reason is FinishReason.STOP and handle.completion.stopped_by == stop
+    assert "".join(pieces) == ended(handle).text == text[:at]
+    assert ended(handle).finish_reason is FinishReason.STOP and ended(handle).stopped_by == stop
 
 
-def test_min_tokens_holds_off_every_kind_of_stop(engine):
+def test_min_tokens_holds_off_every_kind_of_stop(engine: Engine) -> None:
     plain = engine.generate(["a"], temperature=0, max_tokens=30, ignore_eos=True)[0]
     early = plain.token_ids[2]
     held = engine.generate(["a"], temperature=0, max_tokens=30, min_tokens=10, stop_token_ids=(early,))[0]
@@ -191,7 +197,7 @@ def test_min_tokens_holds_off_every_kind_of_stop(engine):
     assert held.token_ids[:10] == plain.token_ids[:10]
 
 
-def test_model_defaults_are_greedy_unless_the_model_samples(make_engine):
+def test_model_defaults_are_greedy_unless_the_model_samples(make_engine: MakeEngine) -> None:
     from llmc.runtime.artifact.manifest import GenerationDefaults
 
     with Engine.load(make_engine()) as engine:
@@ -208,7 +214,7 @@ def test_model_defaults_are_greedy_unless_the_model_samples(make_engine):
         assert again.token_ids == first.token_ids
 
 
-def test_logits_of_any_rows_in_any_chunks(engine):
+def test_logits_of_any_rows_in_any_chunks(engine: Engine) -> None:
     rng = random.Random(3)
     tokens = [rng.randrange(oracle.VOCAB - 1) for _ in range(37)]
     expected = np.stack([oracle.logits(tokens[: i + 1]) for i in range(37)])
@@ -224,7 +230,7 @@ def test_logits_of_any_rows_in_any_chunks(engine):
         engine.logits(tokens, rows=[37])
 
 
-def test_scores_are_log_probabilities_of_the_raw_logits(engine):
+def test_scores_are_log_probabilities_of_the_raw_logits(engine: Engine) -> None:
     tokens = [5, 17, 200, 3, 3, 90]
     scores = engine.score(tokens)
     expected = [oracle.log_softmax(oracle.logits(tokens[:i]))[tokens[i]] for i in range(1, 6)]
@@ -234,7 +240,7 @@ def test_scores_are_log_probabilities_of_the_raw_logits(engine):
         engine.score([1, oracle.POISON, 2])
 
 
-def test_logits_while_others_decode(engine):
+def test_logits_while_others_decode(engine: Engine) -> None:
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     handle = engine.submit([1, 2, 3], params)
     for _ in range(4):
@@ -243,7 +249,9 @@ def test_logits_while_others_decode(engine):
     check(handle.result(), [1, 2, 3], params)
 
 
-def test_a_failed_step_fails_its_requests_and_leaves_a_sound_engine(engine, monkeypatch):
+def test_a_failed_step_fails_its_requests_and_leaves_a_sound_engine(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     handle = engine.submit([1, 2], params)
     engine.step()
@@ -251,11 +259,11 @@ def test_a_failed_step_fails_its_requests_and_leaves_a_sound_engine(engine, monk
         patch.setattr(type(engine.device), "_run", lambda *args: (_ for _ in ()).throw(StepFailed("device fault")))
         with pytest.raises(StepFailed):
             engine.step()
-    assert handle.completion.finish_reason is FinishReason.ERROR and len(handle.completion.token_ids) == 1
+    assert ended(handle).finish_reason is FinishReason.ERROR and len(ended(handle).token_ids) == 1
     check(engine.generate([[1, 2]], params)[0], [1, 2], params)
 
 
-def test_closing_ends_what_runs(shared_engine):
+def test_closing_ends_what_runs(shared_engine: Path) -> None:
     engine = Engine.load(shared_engine)
     handle = engine.submit([1, 2], max_tokens=9)
     engine.step()
@@ -264,7 +272,7 @@ def test_closing_ends_what_runs(shared_engine):
     assert handle.result().finish_reason is FinishReason.CANCELLED
 
 
-def test_random_traffic_is_right_and_leaks_nothing(shared_engine):
+def test_random_traffic_is_right_and_leaks_nothing(shared_engine: Path) -> None:
     rng = random.Random(42)
     with Engine.load(shared_engine, kv_memory=60 * 64, max_tokens=16) as engine:
         live = []
@@ -285,7 +293,9 @@ def test_random_traffic_is_right_and_leaks_nothing(shared_engine):
         assert engine.num_free_blocks == 60
 
 
-def test_an_interrupt_inside_a_step_ends_every_request_and_leaves_a_sound_engine(engine, monkeypatch):
+def test_an_interrupt_inside_a_step_ends_every_request_and_leaves_a_sound_engine(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     handles = [engine.submit([n, n + 1], params) for n in range(12)]
     engine.step()
@@ -297,8 +307,8 @@ def test_an_interrupt_inside_a_step_ends_every_request_and_leaves_a_sound_engine
     check(engine.generate([[1, 2]], params)[0], [1, 2], params)
 
 
-def test_callbacks_that_interrupt_again_when_told_leave_no_request_behind(engine):
-    def interrupt(output):
+def test_callbacks_that_interrupt_again_when_told_leave_no_request_behind(engine: Engine) -> None:
+    def interrupt(output: Output) -> None:
         raise KeyboardInterrupt
 
     bad = [engine.submit([n], on_output=interrupt) for n in (1, 2)]
@@ -306,37 +316,40 @@ def test_callbacks_that_interrupt_again_when_told_leave_no_request_behind(engine
     with pytest.raises(KeyboardInterrupt):
         engine.step()
     for handle in (*bad, good):
-        assert handle.completion is not None and isinstance(handle.completion.error, StepFailed)
+        assert handle.completion is not None and isinstance(ended(handle).error, StepFailed)
     assert not engine.step()
     engine.check_integrity()
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     check(engine.generate([[1, 2]], params)[0], [1, 2], params)
 
 
-def test_a_callback_cannot_drive_the_engine(engine):
-    bad = engine.submit([1], temperature=0, max_tokens=3, on_output=lambda output: engine.step())
+def test_a_callback_cannot_drive_the_engine(engine: Engine) -> None:
+    def drive(output: Output) -> None:
+        engine.step()
+
+    bad = engine.submit([1], temperature=0, max_tokens=3, on_output=drive)
     good = engine.submit([2], temperature=0, max_tokens=3)
     good.result()
-    assert "inside an output callback" in str(bad.completion.error)
+    assert "inside an output callback" in str(ended(bad).error)
 
 
 @pytest.mark.parametrize("call", ["logits", "score"])
-def test_a_callback_cannot_score(engine, call):
+def test_a_callback_cannot_score(engine: Engine, call: str) -> None:
     """It would overwrite what the step's other rows have not been read from yet."""
     bad = engine.submit([1], temperature=0, max_tokens=3, on_output=lambda output: getattr(engine, call)([1, 2]))
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     good = engine.submit([1, 2], params)
     check(good.result(), [1, 2], params)
-    assert "inside an output callback" in str(bad.completion.error)
+    assert "inside an output callback" in str(ended(bad).error)
 
 
-def test_a_second_thread_is_refused_and_harms_nothing(engine):
+def test_a_second_thread_is_refused_and_harms_nothing(engine: Engine) -> None:
     """It comes in the middle of a step; whatever it calls, what runs is as if it had not come."""
     params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     second = engine.submit([3], params)
     refused = []
 
-    def intrude():
+    def intrude() -> None:
         calls = (
             engine.step,
             second.result,
@@ -352,7 +365,7 @@ def test_a_second_thread_is_refused_and_harms_nothing(engine):
                 call()
             refused.append(call)
 
-    def meanwhile(output):
+    def meanwhile(output: Output) -> None:
         if not refused:
             thread = threading.Thread(target=intrude)
             thread.start()
@@ -370,7 +383,7 @@ def test_a_second_thread_is_refused_and_harms_nothing(engine):
     check(done[0], [1, 2], params)  # between steps any thread may come
 
 
-def test_a_fork_is_told_that_the_engine_is_not_its_own(shared_engine):
+def test_a_fork_is_told_that_the_engine_is_not_its_own(shared_engine: Path) -> None:
     """Its threads stayed with the parent: a step would wait for them for ever."""
     with Engine.load(shared_engine, threads=2) as engine:
         engine.generate([[1, 2]], max_tokens=2)

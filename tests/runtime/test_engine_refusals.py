@@ -1,5 +1,10 @@
 """What an engine refuses before anything runs: prompts, parameters, rows, chunks and limits."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,19 +36,19 @@ from tests.runtime import reference_oracle as oracle
         np.zeros((2, 2), int),
     ],
 )
-def test_bad_prompts_are_refused_before_anything_runs(engine, prompt):
+def test_bad_prompts_are_refused_before_anything_runs(engine: Engine, prompt: Any) -> None:
     with pytest.raises(InvalidParameter):
         engine.generate([[1], prompt], max_tokens=1)
     assert not engine.step()
 
 
-def test_one_prompt_in_place_of_a_list_is_refused(engine):
+def test_one_prompt_in_place_of_a_list_is_refused(engine: Engine) -> None:
     with pytest.raises(InvalidParameter, match=r"give \[prompt\]"):
         engine.generate("hello", max_tokens=1)
 
 
 @pytest.mark.parametrize("params", [5, {"max_tokens": 1}, [None, 5], [{}]])
-def test_parameters_of_another_type_are_refused(engine, params):
+def test_parameters_of_another_type_are_refused(engine: Engine, params: Any) -> None:
     with pytest.raises(InvalidParameter, match="SamplingParams"):
         engine.generate([[1], [2]], params)
     if not isinstance(params, list):
@@ -55,7 +60,7 @@ def test_parameters_of_another_type_are_refused(engine, params):
 @pytest.mark.parametrize(
     "wanted", [{"rows": [1.5]}, {"rows": [True]}, {"rows": ["0"]}, {"chunks": [1.0, 2.0]}, {"chunks": ["3"]}]
 )
-def test_rows_and_chunks_that_are_no_integers_are_refused(engine, wanted):
+def test_rows_and_chunks_that_are_no_integers_are_refused(engine: Engine, wanted: Any) -> None:
     with pytest.raises(InvalidParameter):
         engine.logits([1, 2, 3], **wanted)
 
@@ -74,12 +79,14 @@ def test_rows_and_chunks_that_are_no_integers_are_refused(engine, wanted):
         ({"kv_memory": 2**60}, "kv_memory"),
     ],
 )
-def test_limits_outside_the_envelope(shared_engine, options, message):
+def test_limits_outside_the_envelope(shared_engine: Path, options: Any, message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
         Engine.load(shared_engine, **options)
 
 
-def test_a_machine_of_more_cores_than_an_engine_takes_uses_as_many_as_that(shared_engine, monkeypatch):
+def test_a_machine_of_more_cores_than_an_engine_takes_uses_as_many_as_that(
+    shared_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("llmc.runtime.cpu.limits.usable_cores", lambda: 5000)
     manifest = read_manifest(shared_engine)
     asked = LoadOptions(threads=1024)

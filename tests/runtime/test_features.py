@@ -1,9 +1,13 @@
 """Feature names of kernel and compiler compare equal; only what every core has counts."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 from llmc.runtime.artifact.features import Machine, feature_key
 
 
-def test_spellings():
+def test_spellings() -> None:
     for kernel, clang in (
         ("avx512_vnni", "avx512vnni"),
         ("avx512_bf16", "avx512bf16"),
@@ -17,7 +21,7 @@ def test_spellings():
     assert feature_key("avx512_vnni") != feature_key("avx_vnni")
 
 
-def test_features_of_every_core(tmp_path):
+def test_features_of_every_core(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor : 0\nflags\t\t: fpu avx2 avx512_vnni\n\nprocessor : 1\nflags\t\t: fpu avx2\n")
     machine = Machine.this(cpuinfo)
@@ -25,9 +29,9 @@ def test_features_of_every_core(tmp_path):
     assert machine.missing(["avx2", "avx512vnni"]) == ["avx512vnni"]
 
 
-def test_no_cpuinfo_means_no_features(tmp_path):
+def test_no_cpuinfo_means_no_features(tmp_path: Path) -> None:
     assert Machine.this(tmp_path / "absent").features == frozenset()
 
 
-def test_this_machine_has_some():
+def test_this_machine_has_some() -> None:
     assert Machine.this().features

@@ -1,5 +1,7 @@
 """`llmc run`: what is printed, what is kept, and what Ctrl-C does."""
 
+from __future__ import annotations
+
 import contextlib
 import io
 import os
@@ -10,15 +12,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmc.runtime import Engine
 from llmc.runtime.errors import ChatTemplateError, InvalidParameter, NonFiniteLogits, NotAnEngine, RequestError
+from llmc.runtime.loop.results import Completion
 from llmc.runtime.terminal.console import Interrupts, Waiting, printable
 from llmc.runtime.terminal.run import EXIT_INTERRUPTED, RunOptions, run
 from llmc.runtime.terminal.session import SETTINGS
 from tests.runtime import reference_oracle as oracle
+from tests.runtime.engine_folders import MakeEngine
 
 FIGURES = (
     r"\[\d+ prompt \+ (\d+) tokens \| TTFT [\d.]+ ms \| prefill [\d.]+ tok/s"
@@ -26,15 +33,15 @@ FIGURES = (
 )
 
 
-def answer(folder, messages, **fields):
+def answer(folder: Path, messages: Any, **fields: Any) -> Completion:
     with Engine.load(folder) as engine:
         return engine.generate([engine.encode_chat(messages)], **fields)[0]
 
 
-def lines_of(*lines):
+def lines_of(*lines: str | BaseException) -> Callable[[str], str]:
     waiting = list(lines)
 
-    def read_line(prompt):
+    def read_line(prompt: str) -> str:
         if not waiting:
             raise EOFError
         line = waiting.pop(0)
@@ -45,18 +52,19 @@ def lines_of(*lines):
     return read_line
 
 
-def test_one_answer_with_figures_and_without(shared_engine):
+def test_one_answer_with_figures_and_without(shared_engine: Path) -> None:
     expected = answer(shared_engine, [{"role": "user", "content": "the"}], max_tokens=12)
     out, notices = io.StringIO(), io.StringIO()
     assert run(RunOptions(shared_engine, "the", max_tokens=12), out, notices=notices) == 0
     assert out.getvalue() == expected.text + "\n"
-    assert int(re.fullmatch(FIGURES + "\n", notices.getvalue())[1]) == len(expected.token_ids)
+    figures = re.fullmatch(FIGURES + "\n", notices.getvalue())
+    assert figures is not None and int(figures[1]) == len(expected.token_ids)
     out, notices = io.StringIO(), io.StringIO()
     assert run(RunOptions(shared_engine, "the", max_tokens=12, quiet=True), out, notices=notices) == 0
     assert (out.getvalue(), notices.getvalue()) == (expected.text + "\n", "")
 
 
-def test_raw_seeded_sampling(shared_engine):
+def test_raw_seeded_sampling(shared_engine: Path) -> None:
     with Engine.load(shared_engine) as engine:
         expected = engine.generate(["the"], max_tokens=12, temperature=1.2, seed=9)[0]
     out = io.StringIO()
@@ -65,7 +73,7 @@ def test_raw_seeded_sampling(shared_engine):
     assert out.getvalue() == expected.text + "\n"
 
 
-def test_a_chat_keeps_its_history(shared_engine):
+def test_a_chat_keeps_its_history(shared_engine: Path) -> None:
     out = io.StringIO()
     run(RunOptions(shared_engine, max_tokens=5, quiet=True), out, lines_of("one", "", "two"))
     messages = [{"role": "user", "content": "one"}]
@@ -75,7 +83,7 @@ def test_a_chat_keeps_its_history(shared_engine):
     assert out.getvalue() == f"{first}\n{second}\n"
 
 
-def test_a_refused_line_leaves_the_chat_as_it_was(shared_engine):
+def test_a_refused_line_leaves_the_chat_as_it_was(shared_engine: Path) -> None:
     out, reference, notices = io.StringIO(), io.StringIO(), io.StringIO()
     options = RunOptions(shared_engine, max_tokens=5)
     run(options, out, lines_of("one", "x" * 300, KeyboardInterrupt(), "two"), notices)
@@ -86,7 +94,7 @@ def test_a_refused_line_leaves_the_chat_as_it_was(shared_engine):
     assert [line for line in said if line.startswith("error: ") and "max_seq_len is 256" in line]
 
 
-def test_errors_reach_the_caller(make_engine, tmp_path):
+def test_errors_reach_the_caller(make_engine: MakeEngine, tmp_path: Path) -> None:
     with pytest.raises(NotAnEngine):
         run(RunOptions(tmp_path / "absent", "x"), io.StringIO())
     folder = make_engine(template=None)
@@ -97,7 +105,7 @@ def test_errors_reach_the_caller(make_engine, tmp_path):
         run(RunOptions(folder, "x", temperature=-1, raw=True), io.StringIO())
 
 
-def test_what_can_be_refused_is_refused_before_anything_is_loaded(tmp_path):
+def test_what_can_be_refused_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     for options, expected in (
         ({"temperature": -1}, "temperature"),
         ({"min_p": 2}, "min_p"),
@@ -111,15 +119,15 @@ def test_what_can_be_refused_is_refused_before_anything_is_loaded(tmp_path):
         run(RunOptions(tmp_path / "absent", file=tmp_path / "no-file"), io.StringIO())
 
 
-def test_a_failing_model_is_an_error(shared_engine, monkeypatch):
+def test_a_failing_model_is_an_error(shared_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "encode", lambda self, text: [oracle.POISON])
     with pytest.raises(NonFiniteLogits):
         run(RunOptions(shared_engine, "x", raw=True), io.StringIO())
 
 
-def test_ctrl_c_stops_the_answer_between_steps(shared_engine):
+def test_ctrl_c_stops_the_answer_between_steps(shared_engine: Path) -> None:
     class Interrupting(io.StringIO):
-        def write(self, text):
+        def write(self, text: str) -> int:
             if text and self.tell() == 0:
                 signal.raise_signal(signal.SIGINT)
             return super().write(text)
@@ -134,18 +142,18 @@ def test_ctrl_c_stops_the_answer_between_steps(shared_engine):
     assert len(out.getvalue()) < 10 and whole.startswith(out.getvalue().rstrip("\n"))
 
 
-def test_a_second_ctrl_c_interrupts():
+def test_a_second_ctrl_c_interrupts() -> None:
     with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
         signal.raise_signal(signal.SIGINT)
         assert interrupts.seen
         signal.raise_signal(signal.SIGINT)
 
 
-def test_interrupts_outside_the_main_thread_are_not_ours():
+def test_interrupts_outside_the_main_thread_are_not_ours() -> None:
     before = signal.getsignal(signal.SIGINT)
     seen = []
 
-    def work():
+    def work() -> None:
         with Interrupts():
             seen.append(signal.getsignal(signal.SIGINT))
 
@@ -155,7 +163,7 @@ def test_interrupts_outside_the_main_thread_are_not_ours():
     assert seen == [before]
 
 
-def test_a_terminal_gets_no_control_characters():
+def test_a_terminal_gets_no_control_characters() -> None:
     main, terminal = pty.openpty()
     with open(terminal, "w", encoding="ascii") as out:
         assert printable("a\x1b[2Jb\r\n\tc\x9bd\x7f é", out) == "a[2Jb\n\tcd ?"
@@ -163,8 +171,8 @@ def test_a_terminal_gets_no_control_characters():
     assert printable("a\x1bé", io.StringIO()) == "a\x1bé"
 
 
-def test_every_sampling_flag_reaches_the_request(shared_engine):
-    stated = {
+def test_every_sampling_flag_reaches_the_request(shared_engine: Path) -> None:
+    stated: dict[str, Any] = {
         "max_tokens": 12,
         "temperature": 0.9,
         "top_k": 7,
@@ -183,7 +191,7 @@ def test_every_sampling_flag_reaches_the_request(shared_engine):
     assert out.getvalue() == expected + "\n"
 
 
-def test_settings_that_a_greedy_model_does_not_use_are_said(shared_engine):
+def test_settings_that_a_greedy_model_does_not_use_are_said(shared_engine: Path) -> None:
     notices = io.StringIO()
     run(RunOptions(shared_engine, "the", max_tokens=2, top_k=3, seed=1), io.StringIO(), notices=notices)
     assert "--top-k, --seed: without effect, for this model is greedy by default" in notices.getvalue()
@@ -192,7 +200,7 @@ def test_settings_that_a_greedy_model_does_not_use_are_said(shared_engine):
     assert "without effect" not in notices.getvalue()
 
 
-def test_a_file_comes_before_the_prompt(shared_engine, tmp_path):
+def test_a_file_comes_before_the_prompt(shared_engine: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("of a file\n")
     for prompt, content in ((None, "of a file"), ("the", "of a file\n\nthe")):
         expected = answer(shared_engine, [{"role": "user", "content": content}], max_tokens=9).text
@@ -204,7 +212,7 @@ def test_a_file_comes_before_the_prompt(shared_engine, tmp_path):
 @pytest.mark.parametrize(
     "given", ["RunOptions(engine, max_tokens=9)", "RunOptions(engine, 'b', Path('-'), max_tokens=9)"]
 )
-def test_a_pipe_is_one_prompt_and_gets_the_answer_alone(shared_engine, given):
+def test_a_pipe_is_one_prompt_and_gets_the_answer_alone(shared_engine: Path, given: str) -> None:
     script = "import sys; from pathlib import Path; from llmc.runtime.terminal.run import RunOptions, run;"
     script += f"engine = Path(sys.argv[1]); sys.exit(run({given}))"
     done = subprocess.run(
@@ -217,7 +225,7 @@ def test_a_pipe_is_one_prompt_and_gets_the_answer_alone(shared_engine, given):
     assert done.stderr == b"" if alone else done.stderr.startswith(b"[")  # figures: only where a person asked
 
 
-def screen(main, seconds):
+def screen(main: int, seconds: float) -> str:
     """What a terminal has been sent after a while."""
     os.set_blocking(main, False)
     time.sleep(seconds)
@@ -226,7 +234,7 @@ def screen(main, seconds):
     return ""
 
 
-def test_a_terminal_is_told_what_takes_long(monkeypatch):
+def test_a_terminal_is_told_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmc.runtime.terminal.console.WAITED_SECONDS", 0.05)
     main, terminal = pty.openpty()
     with open(terminal, "w") as stream:
@@ -246,7 +254,7 @@ def test_a_terminal_is_told_what_takes_long(monkeypatch):
     assert out.getvalue() == ""
 
 
-def test_streams_to_a_pipe(shared_engine):
+def test_streams_to_a_pipe(shared_engine: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from llmc.runtime.terminal.run import RunOptions, run;"
         "sys.exit(run(RunOptions(Path(sys.argv[1]), 'the', max_tokens=20, quiet=True)))"

@@ -1,7 +1,10 @@
 """SamplingParams: every field at and beyond its bounds, and nothing but InvalidParameter."""
 
+from __future__ import annotations
+
 import ctypes
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ ODD = [math.nan, math.inf, -math.inf, "1", [], {}, 10**400, 2**5000, object(), T
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [*ODD, None, 1e308, -1e308])
-def test_numbers_refuse_what_is_no_number_in_range(name, value):
+def test_numbers_refuse_what_is_no_number_in_range(name: str, value: Any) -> None:
     with pytest.raises(InvalidParameter, match=name) as caught:
         SamplingParams(**{name: value})
     assert len(str(caught.value)) < 200
@@ -27,14 +30,14 @@ def test_numbers_refuse_what_is_no_number_in_range(name, value):
 
 @pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("value", [*ODD, 1.0, 1.5, -1, -(2**70), 2**64])
-def test_integers_refuse_what_is_no_integer_in_range(name, value):
+def test_integers_refuse_what_is_no_integer_in_range(name: str, value: Any) -> None:
     with pytest.raises(InvalidParameter, match=name):
         SamplingParams(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["stop", "stop_token_ids"])
 @pytest.mark.parametrize("value", [None, 5, math.nan, True, b"ab", object(), {1: 2}])
-def test_lists_refuse_what_is_no_list(name, value):
+def test_lists_refuse_what_is_no_list(name: str, value: Any) -> None:
     with pytest.raises(InvalidParameter, match=name):
         SamplingParams(**{name: value})
 
@@ -64,7 +67,7 @@ def test_lists_refuse_what_is_no_list(name, value):
         {"stop_token_ids": [0, 5]},
     ],
 )
-def test_the_bounds_themselves_are_allowed(fields):
+def test_the_bounds_themselves_are_allowed(fields: Any) -> None:
     SamplingParams(**fields)
 
 
@@ -97,29 +100,29 @@ def test_the_bounds_themselves_are_allowed(fields):
         ({"ignore_eos": 1}, "ignore_eos"),
     ],
 )
-def test_refusals_name_the_field_and_the_range(fields, message):
+def test_refusals_name_the_field_and_the_range(fields: Any, message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
         SamplingParams(**fields)
 
 
 @pytest.mark.parametrize("fields", [{"logit_bias": {300: 1}}, {"stop_token_ids": (300,)}])
-def test_ids_beyond_the_vocabulary(fields):
+def test_ids_beyond_the_vocabulary(fields: Any) -> None:
     params = SamplingParams(**fields)
     params.check_vocabulary(301)
     with pytest.raises(InvalidParameter, match="token id 300 is not below 300"):
         params.check_vocabulary(300)
 
 
-def test_the_bias_cannot_be_changed_behind_our_back():
+def test_the_bias_cannot_be_changed_behind_our_back() -> None:
     bias = {1: 2.0}
     params = SamplingParams(logit_bias=bias)
     bias[1] = 99.0
     assert params.logit_bias[1] == 2.0
     with pytest.raises(TypeError):
-        params.logit_bias[1] = 3.0
+        params.logit_bias[1] = 3.0  # type: ignore[index]  # what is refused
 
 
-def test_rows_forbid_stops_until_min_tokens():
+def test_rows_forbid_stops_until_min_tokens() -> None:
     row = RowSampling(SamplingParams(min_tokens=2, logit_bias={7: 1.0, 9: 2.0}), 5, 3, (9, 4))
     for history_len, early in ((3, True), (4, True), (5, False)):
         records = np.zeros(2, SAMPLING_RECORD)
@@ -135,13 +138,19 @@ def test_rows_forbid_stops_until_min_tokens():
     }
 
 
-def test_a_record_says_what_was_asked():
+def test_a_record_says_what_was_asked() -> None:
     """Every field, the largest of its range: the record is written in one go, by a format of its own."""
-    asked = {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1e6, "top_k": 2**31 - 1}
+    asked: dict[str, Any] = {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "repetition_penalty": 1e6,
+        "top_k": 2**31 - 1,
+    }
     params = SamplingParams(presence_penalty=-2, frequency_penalty=3, logprobs=20, logit_bias={3: 1.5, 8: -2}, **asked)
     records = np.zeros(1, SAMPLING_RECORD)
     RowSampling(params, 2**64 - 1, 3, (), sample_index=2**32 - 1).write(records.view(np.uint8).data, 0, 2**63, 9)
-    found = {name: records[name][0] for name in SAMPLING_RECORD.names}
+    found = {name: records[name][0] for name in SAMPLING_RECORD.names or ()}
     for name, value in asked.items():
         assert found.pop(name) == np.asarray(value, SAMPLING_RECORD[name]), name
     ids, bias = (ctypes.cast(int(found.pop(name)), ctypes.POINTER(kind)) for name, kind in POINTED)
@@ -152,7 +161,7 @@ def test_a_record_says_what_was_asked():
     }  # fmt: skip
 
 
-def test_defaults_of_the_model():
+def test_defaults_of_the_model() -> None:
     assert model_defaults(GenerationDefaults()) == {"temperature": 0.0}
     assert model_defaults(GenerationDefaults(do_sample=False, temperature=0.6, top_k=7)) == {
         "temperature": 0.0,

@@ -1,5 +1,7 @@
 """The scheduler against its invariants, over random traces of arrivals, answers and cancels, with any KV groups."""
 
+from __future__ import annotations
+
 import os
 import random
 
@@ -11,36 +13,40 @@ from llmc.runtime.errors import PromptTooLong
 from llmc.runtime.kv.blocks import NO_BLOCK, BlockManager
 from llmc.runtime.kv.retention import Retention
 from llmc.runtime.loop.request import FinishReason, Request, RequestState, TokenHistory
-from llmc.runtime.loop.schedule import Scheduler
+from llmc.runtime.loop.schedule import Batch, Chunk, Scheduler
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.step.row_sampling import RowSampling
+from tests.runtime.engine_folders import Windows
 
+# block_tokens, (window, blocks) of each group, max_batch, max_tokens, max_seq_len,
+# (step, prompt, output) of each arrival, (step, index) of each cancellation
+Trace = tuple[int, list[tuple[int | None, int]], int, int, int, list[tuple[int, int, int]], list[tuple[int, int]]]
 TRACES = int(os.environ.get("LLMC_TEST_TRACES", "10000"))
 ROW = RowSampling(SamplingParams(), 0, 1, ())
 
 
-def request(arrival, prompt_len):
+def request(arrival: int, prompt_len: int) -> Request:
     return Request(arrival, TokenHistory([arrival % 1000] * prompt_len), prompt_len, ROW)
 
 
-def blocks(*num_blocks, block_tokens=4, step_tokens=32, windows=(None,)):
+def blocks(*num_blocks: int, block_tokens: int = 4, step_tokens: int = 32, windows: Windows = (None,)) -> BlockManager:
     return BlockManager([Retention(window, block_tokens, step_tokens) for window in windows], num_blocks)
 
 
 class Cache:
     """What the device's pools would hold: group, block, slot -> (request, position); two writers are caught."""
 
-    def __init__(self, block_tokens, windows):
+    def __init__(self, block_tokens: int, windows: Windows) -> None:
         self.block_tokens = block_tokens
         self.windows = windows
-        self.slots = {}
+        self.slots: dict[tuple[int, int, int], tuple[int, int]] = {}
 
-    def place(self, chunk, group, position):
+    def place(self, chunk: Chunk, group: int, position: int) -> tuple[int, int, int]:
         block = chunk.blocks.block_ids(group)[position // self.block_tokens]
         assert block != NO_BLOCK, "a block that is needed was given back"
         return group, block, position % self.block_tokens
 
-    def run(self, batch):
+    def run(self, batch: Batch) -> None:
         written = set()
         for chunk in batch.chunks:
             end = chunk.start + chunk.count
@@ -58,7 +64,7 @@ class Cache:
                 assert set(behind) <= {NO_BLOCK}, "a block behind the window is held"
 
 
-def least_blocks(window, block_tokens, max_tokens, length):
+def least_blocks(window: int | None, block_tokens: int, max_tokens: int, length: int) -> int:
     """Counted out: the most blocks that the largest steps hold at once, whatever token the sequence has reached."""
     most = 0
     for start in range(length):
@@ -69,7 +75,7 @@ def least_blocks(window, block_tokens, max_tokens, length):
 
 
 @st.composite
-def traces(draw):
+def traces(draw: st.DrawFn) -> Trace:
     block_tokens = draw(st.integers(1, 5))
     groups = draw(st.lists(st.tuples(st.none() | st.integers(1, 25), st.integers(2, 30)), min_size=1, max_size=3))
     max_batch = draw(st.integers(1, 6))
@@ -80,7 +86,7 @@ def traces(draw):
     return block_tokens, groups, max_batch, max_tokens, max_seq_len, arrivals, cancels
 
 
-def random_trace(rng):
+def random_trace(rng: random.Random) -> Trace:
     """The same shapes as `traces`, without hypothesis' cost per example."""
     max_batch = rng.randint(1, 6)
     return (
@@ -94,7 +100,7 @@ def random_trace(rng):
     )
 
 
-def test_many_random_traces_keep_the_invariants_and_end():
+def test_many_random_traces_keep_the_invariants_and_end() -> None:
     rng = random.Random(2026)
     for _ in range(TRACES):
         check_trace(random_trace(rng))
@@ -102,17 +108,18 @@ def test_many_random_traces_keep_the_invariants_and_end():
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(traces())
-def test_shrinkable_traces_keep_the_invariants_and_end(trace):
+def test_shrinkable_traces_keep_the_invariants_and_end(trace: Trace) -> None:
     check_trace(trace)
 
 
-def check_trace(trace):
+def check_trace(trace: Trace) -> None:
     block_tokens, groups, max_batch, max_tokens, max_seq_len, arrivals, cancels = trace
     windows, num_blocks = zip(*groups, strict=True)
     manager = blocks(*num_blocks, block_tokens=block_tokens, step_tokens=max_tokens, windows=windows)
     scheduler = Scheduler(manager, max_batch, max_tokens, max_seq_len)
     cache = Cache(block_tokens, windows)
-    wanted, requests = {}, []
+    wanted: dict[Request, int] = {}
+    requests: list[Request] = []
     step = 0
     pending = sorted(arrivals)
     work = sum(prompt + output for _, prompt, output in arrivals)
@@ -147,6 +154,7 @@ def check_trace(trace):
         cache.run(batch)
         for one in scheduler.running:
             for group, (window, _) in enumerate(groups):
+                assert one.blocks is not None
                 held = one.blocks.num_held(group)
                 assert window is None or (held - 2) * block_tokens < window + max_tokens
         scheduler.computed(batch)
@@ -168,7 +176,7 @@ def check_trace(trace):
             assert one.finish_reason is FinishReason.CANCELLED
 
 
-def drain(scheduler, outputs):
+def drain(scheduler: Scheduler, outputs: int) -> list[list[tuple[int, int, int, bool]]]:
     """Run steps until idle; each request makes `outputs` tokens. Returns the batches."""
     batches = []
     while not scheduler.idle:
@@ -183,7 +191,7 @@ def drain(scheduler, outputs):
     return batches
 
 
-def test_decode_comes_first_and_prompts_share_the_rest():
+def test_decode_comes_first_and_prompts_share_the_rest() -> None:
     scheduler = Scheduler(blocks(100), max_batch=3, max_tokens=8, max_seq_len=100)
     for arrival, prompt_len in enumerate((3, 12, 2)):
         scheduler.add(request(arrival, prompt_len))
@@ -196,7 +204,7 @@ def test_decode_comes_first_and_prompts_share_the_rest():
     ]
 
 
-def test_admission_waits_for_blocks_and_keeps_the_order():
+def test_admission_waits_for_blocks_and_keeps_the_order() -> None:
     scheduler = Scheduler(blocks(4), max_batch=4, max_tokens=32, max_seq_len=16)
     for arrival, prompt_len in enumerate((7, 9, 2)):
         scheduler.add(request(arrival, prompt_len))
@@ -205,14 +213,14 @@ def test_admission_waits_for_blocks_and_keeps_the_order():
     assert [c.request.arrival for c in first.chunks] == [0]
 
 
-def test_admission_counts_the_first_answer_token():
+def test_admission_counts_the_first_answer_token() -> None:
     scheduler = Scheduler(blocks(4), max_batch=4, max_tokens=32, max_seq_len=16)
     scheduler.add(request(0, 3))
     scheduler.add(request(1, 12))  # fits three blocks, but its first answer token needs a fourth
     assert [c.request.arrival for c in scheduler.schedule().chunks] == [0]
 
 
-def test_the_youngest_is_preempted_and_recomputed():
+def test_the_youngest_is_preempted_and_recomputed() -> None:
     scheduler = Scheduler(blocks(4, block_tokens=2), max_batch=2, max_tokens=8, max_seq_len=8)
     old, young = request(0, 3), request(1, 3)
     scheduler.add(old)
@@ -224,7 +232,7 @@ def test_the_youngest_is_preempted_and_recomputed():
     assert young.num_output == old.num_output == 5
 
 
-def test_impossible_prompts_are_refused_with_the_figures():
+def test_impossible_prompts_are_refused_with_the_figures() -> None:
     scheduler = Scheduler(blocks(4), max_batch=1, max_tokens=8, max_seq_len=100)
     with pytest.raises(PromptTooLong, match="16 tokens and needs 5 KV blocks; the pool has 4 of 4"):
         scheduler.add(request(0, 16))
@@ -235,7 +243,7 @@ def test_impossible_prompts_are_refused_with_the_figures():
     scheduler.add(request(0, 99))
 
 
-def test_single_tokens_of_which_one_samples_nothing_are_no_decode_step():
+def test_single_tokens_of_which_one_samples_nothing_are_no_decode_step() -> None:
     scheduler = Scheduler(blocks(100), max_batch=2, max_tokens=2, max_seq_len=100)
     short, long = request(0, 2), request(1, 50)
     scheduler.add(short)

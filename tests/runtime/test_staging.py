@@ -1,13 +1,18 @@
 """Builds that are killed, fail or race: the output is the old engine, nothing, or the whole new one."""
 
+from __future__ import annotations
+
 import errno
+import fcntl
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,19 +37,19 @@ print("done", flush=True)
 
 
 @pytest.fixture
-def build_script(reference_library):
-    def script(output):
+def build_script(reference_library: Path) -> Callable[[Path], str]:
+    def script(output: Path) -> str:
         root = str(Path(__file__).parents[2])
         return BUILD.format(root=root, output=str(output), library=str(reference_library))
 
     return script
 
 
-def leftovers(output):
+def leftovers(output: Path) -> list[Path]:
     return [p for p in output.parent.iterdir() if p != output]
 
 
-def fill(output, name="one"):
+def fill(output: Path, name: str = "one") -> None:
     from llmc.runtime.artifact.artifact import seal
     from tests.runtime.engine_folders import manifest
 
@@ -54,7 +59,7 @@ def fill(output, name="one"):
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_an_engine_replaces_an_engine(tmp_path, monkeypatch, exchange):
+def test_an_engine_replaces_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
     if not exchange:
         monkeypatch.setattr(staging, "_exchange", lambda a, b: False)
     output = tmp_path / "deep" / "er" / "engine"
@@ -64,7 +69,7 @@ def test_an_engine_replaces_an_engine(tmp_path, monkeypatch, exchange):
         assert leftovers(output) == []
 
 
-def test_a_failing_build_leaves_the_old_engine(tmp_path):
+def test_a_failing_build_leaves_the_old_engine(tmp_path: Path) -> None:
     output = tmp_path / "engine"
     fill(output)
     with pytest.raises(ZeroDivisionError), atomic_folder(output, is_engine) as folder:
@@ -73,7 +78,7 @@ def test_a_failing_build_leaves_the_old_engine(tmp_path):
     assert read_manifest(output).producer == {"llmc": "one"} and leftovers(output) == []
 
 
-def test_a_full_disk_is_one_line_with_figures(tmp_path):
+def test_a_full_disk_is_one_line_with_figures(tmp_path: Path) -> None:
     """Of the bytes that were written: a file may be longer."""
     output = tmp_path / "engine"
     said = r"engine: no space left after [\d,]{1,9} bytes of the 9,999 that it needs at least, [\d,]+ are free in "
@@ -84,7 +89,7 @@ def test_a_full_disk_is_one_line_with_figures(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_too_small_is_found_before_anything_is_written(tmp_path):
+def test_a_disk_that_is_too_small_is_found_before_anything_is_written(tmp_path: Path) -> None:
     output = tmp_path / "engine"
     said = rf"engine: needs 1,152,921,504,606,846,976 bytes, [\d,]+ are free in {tmp_path}; make room or choose"
     with pytest.raises(DiskFull, match=said), atomic_folder(output, is_engine, 1 << 60):
@@ -92,7 +97,7 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_errors_name_the_output_and_not_the_hidden_folder(tmp_path):
+def test_errors_name_the_output_and_not_the_hidden_folder(tmp_path: Path) -> None:
     output = tmp_path / "engine"
     with pytest.raises(FileNotFoundError) as caught, atomic_folder(output, is_engine) as folder:
         (folder / "kernels" / "x").write_text("no such folder")
@@ -102,14 +107,14 @@ def test_errors_name_the_output_and_not_the_hidden_folder(tmp_path):
         OSError(errno.EIO, "no name"),
         OSError("no number"),
     ):
-        with pytest.raises(OSError) as caught, atomic_folder(output, is_engine):
+        with pytest.raises(OSError) as passed, atomic_folder(output, is_engine):
             raise other
-        assert caught.value is other
+        assert passed.value is other
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["file/below/engine", "x" * 240, "d" * 300 + "/engine", "deep/" + "x" * 240])
-def test_an_output_that_cannot_be_made_is_found_first(tmp_path, name):
+def test_an_output_that_cannot_be_made_is_found_first(tmp_path: Path, name: str) -> None:
     """In the user's words: where it was to go, which folder refused, and why."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputUnwritable) as caught:
@@ -119,8 +124,8 @@ def test_an_output_that_cannot_be_made_is_found_first(tmp_path, name):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_folder_without_write_permission_is_found_first(tmp_path, monkeypatch):
-    def refuse(path, *args, **options):
+def test_a_folder_without_write_permission_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *args: Any, **options: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "mkdir", refuse)  # root may write anywhere
@@ -128,18 +133,18 @@ def test_a_folder_without_write_permission_is_found_first(tmp_path, monkeypatch)
         check_output(tmp_path / "a" / "engine", is_engine)
 
 
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def no_locks(*args):
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*args: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(staging.fcntl, "flock", no_locks)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     output = tmp_path / "engine"
     (tmp_path / ".engine.llmc-build-maybe-alive").mkdir()
     fill(output)
     assert [p.name for p in leftovers(output)] == [".engine.llmc-build-maybe-alive"]
 
 
-def test_what_is_no_engine_is_not_replaced(tmp_path):
+def test_what_is_no_engine_is_not_replaced(tmp_path: Path) -> None:
     output = tmp_path / "engine"
     for make in (output.mkdir, lambda: output.write_text("mine"), lambda: output.symlink_to(tmp_path / "elsewhere")):
         make()
@@ -149,14 +154,14 @@ def test_what_is_no_engine_is_not_replaced(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_appears_during_the_build_is_not_replaced(tmp_path):
+def test_what_appears_during_the_build_is_not_replaced(tmp_path: Path) -> None:
     output = tmp_path / "engine"
     with pytest.raises(OutputOccupied), atomic_folder(output, is_engine):
         output.write_text("mine")
     assert output.read_text() == "mine" and leftovers(output) == []
 
 
-def test_a_build_that_runs_keeps_its_folder(tmp_path):
+def test_a_build_that_runs_keeps_its_folder(tmp_path: Path) -> None:
     output = tmp_path / "en[g]ine*"
     with atomic_folder(output, is_engine) as first:
         (first / "a").write_text("first")
@@ -171,12 +176,14 @@ def test_a_build_that_runs_keeps_its_folder(tmp_path):
     assert read_manifest(output).producer == {"llmc": "first"} and leftovers(output) == []
 
 
-def test_kill_at_random_moments_leaves_nothing_that_loads_half(tmp_path, build_script):
+def test_kill_at_random_moments_leaves_nothing_that_loads_half(
+    tmp_path: Path, build_script: Callable[[Path], str]
+) -> None:
     output = tmp_path / "engine"
     rng = random.Random(1)
     start = time.monotonic()
     with subprocess.Popen([sys.executable, "-c", build_script(output)], stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
+        assert process.stdout is not None and process.stdout.readline()
         ready = time.monotonic()
         assert process.wait() == 0
     length = time.monotonic() - ready
@@ -184,7 +191,7 @@ def test_kill_at_random_moments_leaves_nothing_that_loads_half(tmp_path, build_s
     states = set()
     for _ in range(20):
         with subprocess.Popen([sys.executable, "-c", build_script(output)], stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
+            assert process.stdout is not None and process.stdout.readline()
             time.sleep(rng.uniform(0, length))
             os.kill(process.pid, signal.SIGKILL)
         if output.exists():

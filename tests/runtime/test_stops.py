@@ -1,5 +1,9 @@
 """Stop strings: cut exactly, whatever the pieces."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +14,7 @@ text = st.text(alphabet="ab\n", max_size=20)
 
 @settings(max_examples=1500, deadline=None)
 @given(st.lists(text, max_size=10), st.lists(st.text(alphabet="ab\n", min_size=1, max_size=4), max_size=3))
-def test_pieces_do_not_matter(pieces, stops):
+def test_pieces_do_not_matter(pieces: Any, stops: list[str]) -> None:
     whole = "".join(pieces)
     matcher = StopMatcher(stops)
     shown = ""
@@ -26,7 +30,7 @@ def test_pieces_do_not_matter(pieces, stops):
     assert (matcher.matched is not None) == bool(cuts)
 
 
-def test_overlapping_stops_cut_at_the_first_complete():
+def test_overlapping_stops_cut_at_the_first_complete() -> None:
     matcher = StopMatcher(["bcd", "abcx", "c"])
     assert [matcher.feed(p) for p in ("za", "b", "c", "d")] == ["z", "", "ab", ""]
     assert matcher.matched == "c"
@@ -34,7 +38,7 @@ def test_overlapping_stops_cut_at_the_first_complete():
     assert whole.feed("zabcd") == "zab"
 
 
-def test_unarmed_text_passes_unseen():
+def test_unarmed_text_passes_unseen() -> None:
     matcher = StopMatcher(["ab"])
     assert matcher.feed("ab", armed=False) == "ab"
     assert matcher.feed("b") == "b" and matcher.matched is None

@@ -1,11 +1,16 @@
 """Which target runs, and what a machine without a GPU, its driver or cuda-python is told. In processes of their own."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.runtime.engine_folders import target
+from llmc.runtime.artifact.manifest import TargetEntry
+from tests.runtime.engine_folders import MakeEngine, target
 
 LOAD = """
 import sys
@@ -22,19 +27,19 @@ print("libcuda" in open("/proc/self/maps").read(), "nvrtc" in open("/proc/self/m
 """
 
 
-def load(folder, device=None, before=""):
+def load(folder: Path, device: str | None = None, before: str = "") -> list[str]:
     """Lines that the process prints; the last two: modules of cuda-python, and whether libcuda and NVRTC are mapped."""
     script = LOAD.format(folder=str(folder), device=device, before=before)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
-def h100(**changes):
+def h100(**changes: Any) -> TargetEntry:
     return target(kind="cuda", name="h100", arch="sm_90a", kernels="kernels/sm_90a", plans="plans/h100", **changes)
 
 
 @pytest.fixture
-def without_driver():
+def without_driver() -> str:
     """cuda-python is there, and says as it does where no libcuda.so.1 is."""
     pytest.importorskip("cuda.bindings")
     return (
@@ -44,14 +49,14 @@ def without_driver():
     )
 
 
-def test_a_cpu_target_touches_nothing_of_cuda(make_engine):
+def test_a_cpu_target_touches_nothing_of_cuda(make_engine: MakeEngine) -> None:
     lines = load(make_engine())
     assert lines == ["cpu 2", "", "[]", "False False"]
     mixed = make_engine("mixed", targets=(h100(), target()))
     assert load(mixed, device="cpu") == ["cpu 2", "", "[]", "False False"]
 
 
-def test_without_cuda_python_a_cpu_target_runs_and_a_cuda_target_says_what_to_install(make_engine):
+def test_without_cuda_python_a_cpu_target_runs_and_a_cuda_target_says_what_to_install(make_engine: MakeEngine) -> None:
     block = "sys.modules['cuda'] = None"
     reason = (
         "built for h100 (sm_90a): needs an NVIDIA GPU and cuda-python, which is not installed: "
@@ -64,7 +69,7 @@ def test_without_cuda_python_a_cpu_target_runs_and_a_cuda_target_says_what_to_in
     assert load(mixed, "cuda", block)[0] == f"MachineMismatch {mixed}: {reason}"
 
 
-def test_without_a_driver_a_cuda_target_mentions_the_emulator(make_engine, without_driver):
+def test_without_a_driver_a_cuda_target_mentions_the_emulator(make_engine: MakeEngine, without_driver: str) -> None:
     alone = make_engine("alone", targets=(h100(),))
     (alone / "weights.safetensors").unlink()  # the refusal comes before any file but the manifest is looked at
     text = load(alone, before=without_driver)[0]
@@ -74,7 +79,7 @@ def test_without_a_driver_a_cuda_target_mentions_the_emulator(make_engine, witho
     assert "--emulate" in text
 
 
-def test_with_a_driver_but_no_gpu(make_engine, without_driver):
+def test_with_a_driver_but_no_gpu(make_engine: MakeEngine, without_driver: str) -> None:
     before = without_driver + "def cuInit(flags): return (cu.CUresult.CUDA_ERROR_NO_DEVICE,)\ncu.cuInit = cuInit\n"
     before += "cu.cuGetErrorString = lambda code: (cu.CUresult.CUDA_SUCCESS, b'no CUDA-capable device is detected')"
     text = load(make_engine("alone", targets=(h100(),)), before=before)[0]

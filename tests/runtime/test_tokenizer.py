@@ -1,5 +1,7 @@
 """Text to ids: user text never becomes a control token, one BOS, the same ids from many threads."""
 
+from __future__ import annotations
+
 import threading
 
 import pytest
@@ -21,7 +23,7 @@ FRAGMENTS = [*CONTROL, "<|bos|>", "<|im_", "start|>", "<", "|", "hello", " ", "\
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=200, deadline=None)
 @given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=8))
-def test_user_text_has_no_control_tokens(kind, parts):
+def test_user_text_has_no_control_tokens(kind: str, parts: list[str]) -> None:
     tokenizer = TOKENIZERS[kind]
     unknown = {tokenizer._inner.token_to_id("<unk>")}
     ids = tokenizer.encode("".join(parts))
@@ -31,7 +33,7 @@ def test_user_text_has_no_control_tokens(kind, parts):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=100, deadline=None)
 @given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=8))
-def test_marked_text_encodes_as_the_library_does_with_control_tokens(kind, parts):
+def test_marked_text_encodes_as_the_library_does_with_control_tokens(kind: str, parts: list[str]) -> None:
     text = "".join(parts)
     tokenizer = TOKENIZERS[kind]
     expected = KINDS[kind]().encode(text, add_special_tokens=False).ids
@@ -39,12 +41,12 @@ def test_marked_text_encodes_as_the_library_does_with_control_tokens(kind, parts
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_plain_text_encodes_as_the_library_does(kind):
+def test_plain_text_encodes_as_the_library_does(kind: str) -> None:
     for text in ("hello hello", " 世界 hello", "", "<think>a", "naïve"):
         assert TOKENIZERS[kind].encode(text) == KINDS[kind]().encode(text, add_special_tokens=False).ids
 
 
-def test_one_bos_where_the_model_wants_one():
+def test_one_bos_where_the_model_wants_one() -> None:
     tokenizer = Tokenizer(KINDS["llama2"](), SpecialTokens(1, (2,), None, True), {})
     ids = tokenizer.encode("hello")
     assert ids[0] == 1 and ids.count(1) == 1
@@ -53,7 +55,7 @@ def test_one_bos_where_the_model_wants_one():
     assert tokenizer.encode_marked(tokenizer.mark_control("<s>hello")).count(1) == 1
 
 
-def test_truncation_and_padding_of_the_file_do_not_apply():
+def test_truncation_and_padding_of_the_file_do_not_apply() -> None:
     inner = KINDS["byte_level"]()
     inner.enable_truncation(3)
     inner.enable_padding(length=10)
@@ -61,12 +63,12 @@ def test_truncation_and_padding_of_the_file_do_not_apply():
     assert len(Tokenizer(inner, NONE, {}).encode("ab")) == 2
 
 
-def test_lone_surrogates_are_refused():
+def test_lone_surrogates_are_refused() -> None:
     with pytest.raises(InvalidParameter, match="surrogates"):
         TOKENIZERS["llama2"].encode("a\ud800b")
 
 
-def test_ids_without_a_token_decode_to_nothing():
+def test_ids_without_a_token_decode_to_nothing() -> None:
     tokenizer = TOKENIZERS["llama2"]
     beyond = tokenizer._inner.get_vocab_size()
     aliases = sorted(tokenizer._alias_ids)
@@ -74,7 +76,7 @@ def test_ids_without_a_token_decode_to_nothing():
     assert len(aliases) == len(CONTROL) and [tokenizer.token_text(i) for i in (*aliases, beyond)] == [""] * 6
 
 
-def test_ids_with_gaps_keep_their_meaning():
+def test_ids_with_gaps_keep_their_meaning() -> None:
     vocab = {"a": 0, "b": 1, "<s>": 2, "</s>": 3, "<": 4, "s": 5, ">": 6, "c": 10, "d": 11, "e": 12}
     inner = Inner(models.BPE(vocab=vocab, merges=[]))
     inner.decoder = decoders.Fuse()
@@ -86,7 +88,7 @@ def test_ids_with_gaps_keep_their_meaning():
     assert tokenizer.decode([0, 10, 11, 12]) == "acde"
 
 
-def test_a_vocabulary_that_spells_control_tokens_refuses_rather_than_obeys():
+def test_a_vocabulary_that_spells_control_tokens_refuses_rather_than_obeys() -> None:
     pieces = [("<unk>", 0.0), ("</s>", -1.0), ("a", -1.0), ("<", -9.0)]
     inner = Inner(models.Unigram(pieces, unk_id=0))
     inner.decoder = decoders.Fuse()
@@ -97,7 +99,7 @@ def test_a_vocabulary_that_spells_control_tokens_refuses_rather_than_obeys():
         tokenizer.encode("a</s>a")
 
 
-def test_template_variables_come_from_the_config_or_the_manifest():
+def test_template_variables_come_from_the_config_or_the_manifest() -> None:
     tokens = SpecialTokens(1, (2, 4), 2, False)
     config = {"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "unk_token": None}
     tokenizer = Tokenizer(KINDS["llama2"](), tokens, config)
@@ -106,7 +108,7 @@ def test_template_variables_come_from_the_config_or_the_manifest():
     assert tokenizer.template_variables == {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
 
 
-def test_64_threads_get_the_same_ids():
+def test_64_threads_get_the_same_ids() -> None:
     tokenizer = TOKENIZERS["llama2"]
     text = "hello 世界 🙂 " * 50
     expected = tokenizer.encode(text)

@@ -1,43 +1,51 @@
 """Engines with several KV groups on the reference device, which checks every block table it is given: each block that a
 token reads holds what this sequence wrote there, and each block behind its group's window was given back."""
 
+from __future__ import annotations
+
 import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from llmc.runtime import Engine, FinishReason, SamplingParams
+from llmc.runtime import Engine, FinishReason, RequestHandle, SamplingParams
 from llmc.runtime.errors import PromptTooLong, StepFailed
+from llmc.runtime.loop.results import Completion
 from tests.runtime import reference_oracle as oracle
-from tests.runtime.engine_folders import IM_END, fill_engine, kv_layout, target
+from tests.runtime.ended import ended
+from tests.runtime.engine_folders import IM_END, Windows, fill_engine, kv_layout, target
 
 GROUPS = [(None, 6), (None, 13, 6, 1), (6,), (24, 7)]
 PARAMS = SamplingParams(temperature=1, seed=3, ignore_eos=True, logprobs=1, max_tokens=30)
 
 
-def answer(windows, prompt, params, seed):
+def answer(windows: Windows, prompt: Sequence[int], params: SamplingParams, seed: int) -> tuple[list[int], list[float]]:
     """What the first group's window lets the device know, and so its answer."""
     return oracle.generate(prompt, params, seed, eos=(IM_END,), max_len=256, window=windows[0])
 
 
-def check(windows, completion, prompt, params):
+def check(windows: Windows, completion: Completion, prompt: Sequence[int], params: SamplingParams) -> None:
     tokens, logprobs = answer(windows, prompt, params, completion.seed)
     assert completion.error is None and list(completion.token_ids) == tokens
     assert params.logprobs is None or [entry.logprob for entry in completion.logprobs] == logprobs
 
 
-def prompts_of(rng, count, longest=90):
+def prompts_of(rng: random.Random, count: int, longest: int = 90) -> list[list[int]]:
     return [[rng.randrange(oracle.NUM_VALID) for _ in range(rng.randint(1, longest))] for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
-def folder_of(build_reference, tmp_path_factory):
+def folder_of(
+    build_reference: Callable[[Windows], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Windows], Path]:
     """folder_of(windows) -> an engine folder that tests only read."""
     made = {}
 
-    def make(windows):
+    def make(windows: Windows) -> Path:
         if windows not in made:
             made[windows] = tmp_path_factory.mktemp("windows")
             fill_engine(made[windows], build_reference(windows), targets=(target(kv=kv_layout(windows)),))
@@ -48,7 +56,7 @@ def folder_of(build_reference, tmp_path_factory):
 
 @pytest.mark.parametrize("windows", GROUPS, ids=str)
 @pytest.mark.parametrize("max_tokens", [8, 64])
-def test_answers_are_the_oracles(folder_of, windows, max_tokens):
+def test_answers_are_the_oracles(folder_of: Callable[[Windows], Path], windows: Windows, max_tokens: int) -> None:
     prompts = prompts_of(random.Random(1), 6)
     with Engine.load(folder_of(windows), max_tokens=max_tokens) as engine:
         for completion, prompt in zip(engine.generate(prompts, PARAMS), prompts, strict=True):
@@ -60,7 +68,7 @@ def test_answers_are_the_oracles(folder_of, windows, max_tokens):
 
 
 @pytest.mark.parametrize("windows", GROUPS, ids=str)
-def test_scarce_pools_preempt_and_answer_alike(folder_of, windows):
+def test_scarce_pools_preempt_and_answer_alike(folder_of: Callable[[Windows], Path], windows: Windows) -> None:
     rng = random.Random(7)
     prompts = prompts_of(rng, 16, longest=40)
     layout = kv_layout(windows)
@@ -81,7 +89,7 @@ def test_scarce_pools_preempt_and_answer_alike(folder_of, windows):
         assert engine.num_free_blocks == sum(engine.device.num_blocks)
 
 
-def test_a_long_request_holds_no_more_than_its_window(folder_of):
+def test_a_long_request_holds_no_more_than_its_window(folder_of: Callable[[Windows], Path]) -> None:
     """240 tokens through pools of 4 blocks: prompts in chunks, then one token at a time."""
     windows = (6, 5)
     bounds = [-(-(window + 8) // oracle.BLOCK_TOKENS) + 1 for window in windows]
@@ -93,6 +101,7 @@ def test_a_long_request_holds_no_more_than_its_window(folder_of):
                 engine.step()
                 engine.check_integrity()
                 for request in engine._scheduler.running:
+                    assert request.blocks is not None
                     held = [request.blocks.num_held(group) for group in range(2)]
                     assert all(count <= bound for count, bound in zip(held, bounds, strict=True))
                     if request.num_output > 1:  # between steps: the positions before the next token that it will read
@@ -101,7 +110,7 @@ def test_a_long_request_holds_no_more_than_its_window(folder_of):
             assert engine.num_free_blocks == 8
 
 
-def test_what_cannot_be_held_is_refused_with_the_pools_figures(folder_of):
+def test_what_cannot_be_held_is_refused_with_the_pools_figures(folder_of: Callable[[Windows], Path]) -> None:
     with Engine.load(folder_of((None, 6)), kv_memory=10 * 64 + 5 * 128, max_tokens=8) as engine:
         assert engine.device.num_blocks[0] * 64 + engine.device.num_blocks[1] * 128 <= 10 * 64 + 5 * 128
         longest = engine._scheduler.max_len
@@ -122,7 +131,9 @@ def test_what_cannot_be_held_is_refused_with_the_pools_figures(folder_of):
         assert engine._scheduler.max_len == 256
 
 
-def test_a_failed_step_leaks_no_block_of_any_group(folder_of, monkeypatch):
+def test_a_failed_step_leaks_no_block_of_any_group(
+    folder_of: Callable[[Windows], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Engine.load(folder_of((None, 13, 6, 1)), max_tokens=8) as engine:
         free = engine.num_free_blocks
         for steps in range(6):
@@ -135,7 +146,7 @@ def test_a_failed_step_leaks_no_block_of_any_group(folder_of, monkeypatch):
                     engine.step()
             engine.check_integrity()
             assert engine.num_free_blocks == free
-            assert all(handle.completion.finish_reason is FinishReason.ERROR for handle in handles)
+            assert all(ended(handle).finish_reason is FinishReason.ERROR for handle in handles)
         windows = (None, 13, 6, 1)
         check(windows, engine.generate([[1, 2]], PARAMS)[0], [1, 2], PARAMS)
 
@@ -143,7 +154,7 @@ def test_a_failed_step_leaks_no_block_of_any_group(folder_of, monkeypatch):
 class Traffic(RuleBasedStateMachine):
     """Requests come, advance and are cancelled; pools may be scarce."""
 
-    folder_of = None
+    folder_of: Callable[[Windows], Path]
 
     @initialize(
         windows=st.sampled_from(GROUPS),
@@ -151,15 +162,15 @@ class Traffic(RuleBasedStateMachine):
         blocks=st.integers(4, 40),
         max_batch=st.integers(1, 8),
     )
-    def load(self, windows, max_tokens, blocks, max_batch):
+    def load(self, windows: Windows, max_tokens: int, blocks: int, max_batch: int) -> None:
         self.windows = windows
         memory = blocks * sum(group.block_bytes for group in kv_layout(windows).groups)
-        options = {"max_tokens": max_tokens, "max_batch": max_batch, "max_seq_len": 100, "kv_memory": memory}
-        self.engine = Engine.load(self.folder_of(windows), **options)
-        self.live = []
+        folder = type(self).folder_of(windows)
+        self.engine = Engine.load(folder, max_tokens=max_tokens, max_batch=max_batch, max_seq_len=100, kv_memory=memory)
+        self.live: list[tuple[RequestHandle, list[int], SamplingParams]] = []
 
     @rule(prompt_len=st.integers(1, 70), output_len=st.integers(1, 40), seed=st.integers(0, 9))
-    def add(self, prompt_len, output_len, seed):
+    def add(self, prompt_len: int, output_len: int, seed: int) -> None:
         prompt = [(seed * 31 + i * i) % oracle.NUM_VALID for i in range(prompt_len)]
         params = SamplingParams(temperature=1, seed=seed, ignore_eos=True, max_tokens=output_len)
         if prompt_len >= self.engine._scheduler.max_len:
@@ -169,22 +180,22 @@ class Traffic(RuleBasedStateMachine):
             self.live.append((self.engine.submit(prompt, params), prompt, params))
 
     @rule(count=st.integers(1, 6))
-    def step(self, count):
+    def step(self, count: int) -> None:
         for _ in range(count):
             self.engine.step()
             self.engine.check_integrity()
 
     @rule(index=st.integers(0, 9))
-    def cancel(self, index):
+    def cancel(self, index: int) -> None:
         if self.live:
             self.live[index % len(self.live)][0].cancel()
 
     @invariant()
-    def is_sound(self):
+    def is_sound(self) -> None:
         if hasattr(self, "engine"):
             self.engine.check_integrity()
 
-    def teardown(self):
+    def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
         with self.engine as engine:
@@ -192,13 +203,13 @@ class Traffic(RuleBasedStateMachine):
                 completion = handle.result()
                 if completion.finish_reason is FinishReason.CANCELLED:
                     continue
-                tokens, _ = answer(self.windows, prompt, params, params.seed)
+                tokens, _ = answer(self.windows, prompt, params, completion.seed)
                 room = engine._scheduler.max_len - len(prompt)
                 assert completion.error is None and list(completion.token_ids) == tokens[:room]
             engine.check_integrity()
             assert engine.num_free_blocks == sum(engine.device.num_blocks), "blocks leaked"
 
 
-def test_any_traffic(folder_of, monkeypatch):
-    monkeypatch.setattr(Traffic, "folder_of", staticmethod(folder_of))
+def test_any_traffic(folder_of: Callable[[Windows], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Traffic, "folder_of", staticmethod(folder_of), raising=False)
     run_state_machine_as_test(Traffic, settings=settings(max_examples=30, stateful_step_count=25, deadline=None))
