@@ -33,13 +33,14 @@ class Lowering:
 @dataclass(frozen=True)
 class Subject:
     """`lowered`: what the kernels of a target would run; an engine has only what it was built with. `targets`: those to
-    show where none is asked for, an engine's own."""
+    show where none is asked for, an engine's own. `ignored`: settings of a model's config.json that change nothing."""
 
     name: str
     dtype: str
     max_seq_len: int
     lowered: Callable[[Target], Lowering]
     targets: tuple[str, ...] = ("h100", "h200", "a100")
+    ignored: tuple[str, ...] = ()
 
 
 def open_subject(path: str, scheme: Scheme | None) -> Subject:
