@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class Subject:
     max_seq_len: int
     lowered: Callable[[Target], Lowering]
     targets: tuple[str, ...] = ("h100", "h200", "a100")
-    ignored: tuple[str, ...] = ()
+    ignored: Callable[[], Sequence[str]] = tuple
 
 
 def open_subject(path: str, scheme: Scheme | None) -> Subject:
