@@ -35,15 +35,27 @@ def found(entry: Path) -> bool:
     return True
 
 
+def expect(final: Path) -> None:
+    """Before a file is compiled that is to be published: raises OSError now where it could not be."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    private = _private(final)
+    private.touch()
+    private.unlink()
+
+
 def publish(made: Path, final: Path) -> Path:
     """Copies a finished file into the cache and seals it, then renames it: readers see all of it or nothing."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    private = final.with_suffix(f".{os.getpid()}.tmp")
+    private = _private(final)
     shutil.copy(made, private)
     with private.open("ab") as file:
         file.write(_SEAL + hashlib.sha256(made.read_bytes()).digest())
     os.replace(private, final)
     return final
+
+
+def _private(final: Path) -> Path:
+    return final.with_suffix(f".{os.getpid()}.tmp")
 
 
 def _is_whole(file: Path) -> bool:

@@ -1,12 +1,14 @@
-"""What a model lacks to run on one GPU, and what it would run on."""
+"""What a model lacks to run on one machine of a target, and what it would run on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.codegen.cuda.target.gpus import GPUS
-from llmc.compiler.roofline.predict import BLOCK_TOKENS, Prediction
+from llmc.codegen.kv_groups import BLOCK_TOKENS
+from llmc.compiler.roofline.predict import Prediction
+from llmc.compiler.targets.backend import Backend
+from llmc.compiler.targets.find import find_target
 
 _GB = 1e9
 
@@ -14,7 +16,7 @@ _GB = 1e9
 @dataclass(frozen=True)
 class Shortage:
     """Of one sequence on one GPU. `beside_weights`: scratch, and keys and values of the sequence. `longest`: the most
-    tokens of a sequence that fit; 0: the weights do not. `fits`: GPUs that have room for it. `gpus`: how many of the
+    tokens of a sequence that fit; 0: the weights do not. `fits`: targets that have room for it. `gpus`: how many of the
     one asked for hold as much together. `in_bf16`: it fits with half the bytes a weight."""
 
     target: str
@@ -40,26 +42,21 @@ class Shortage:
         return lacks, f"it would fit {', '.join(ways)}; {together}" if ways else f"it fits on no GPU here; {together}"
 
 
-def shortage(prediction: Prediction, dtype: str, length: int, chunk: int) -> Shortage | None:
+def shortage(prediction: Prediction, target: Backend, dtype: str, length: int, chunk: int) -> Shortage | None:
     """None where a sequence of `length` tokens fits, or the target's memory is not known."""
-    if prediction.memory_bytes is None or prediction.largest_batch != 0:
+    usable, weights = target.usable_bytes, prediction.weight_bytes
+    if usable is None or prediction.largest_batch != 0:
         return None
-    usable, weights = _usable(prediction.memory_bytes), prediction.weight_bytes
     scratch = prediction.arena_bytes_per_token * chunk + prediction.arena_bytes_per_row
     block = prediction.kv_bytes_per_token * BLOCK_TOKENS
     beside = scratch + block * -(-length // BLOCK_TOKENS)
-    longest = max(0, (usable - weights - scratch) // block * BLOCK_TOKENS) if block else 0
     return Shortage(
-        target=prediction.target,
+        target=target.name,
         weight_bytes=weights,
         beside_weights=beside,
         usable_bytes=usable,
-        longest=longest,
-        fits=tuple(gpu.name for gpu in GPUS.values() if weights + beside <= _usable(gpu.memory_bytes)),
+        longest=max(0, (usable - weights - scratch) // block * BLOCK_TOKENS) if block else 0,
+        fits=tuple(name for name in GPUS if weights + beside <= (find_target(name).usable_bytes or 0)),
         gpus=-(-(weights + beside) // usable),
         in_bf16=dtype == "f32" and weights // 2 + beside <= usable,
     )
-
-
-def _usable(memory_bytes: int) -> int:
-    return int(memory_bytes * ASSUMED.memory)

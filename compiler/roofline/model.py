@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from llmc.compiler.build import INT8_GROUP, model_length
+from llmc.compiler.build_options import INT8_GROUP
 from llmc.compiler.capture.capture import Captured, capture, ignored_settings
-from llmc.compiler.roofline.predict import layout_of
-from llmc.compiler.roofline.subject import Lowering, Subject
+from llmc.compiler.envelope import model_length
+from llmc.compiler.roofline.lowering import Lowering
+from llmc.compiler.roofline.subject import Subject
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.ir.ops.kernel import Scheme, WeightLayout
@@ -36,6 +37,6 @@ def model_subject(model: str, scheme: Scheme) -> Subject:
         source.name,
         scheme.value,
         model_length(source),
-        lambda target: lowered(layout_of(target)),
+        lambda target: lowered(target.layout),
         ignored=lambda: ignored_settings(source, captured()),
     )

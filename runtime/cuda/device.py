@@ -7,7 +7,6 @@ import contextlib
 import os
 
 from llmc.runtime.artifact.artifact import Artifact
-from llmc.runtime.cpu.device import DeviceMemory
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
 from llmc.runtime.cuda.driver.driver import CudaError
 from llmc.runtime.cuda.graph.arguments import Arguments
@@ -19,6 +18,7 @@ from llmc.runtime.cuda.memory.resident import Resident
 from llmc.runtime.cuda.plan import Sizes, read_plan
 from llmc.runtime.cuda.step.logits import LogitsCopy
 from llmc.runtime.cuda.step.sampling_stage import SamplingStage
+from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
 from llmc.runtime.step.arrays import StepBuffers
 from llmc.runtime.step.limits import LoadOptions, plan_step

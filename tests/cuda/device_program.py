@@ -14,7 +14,7 @@ from toy_engine import MAX_BATCH, MAX_TOKENS, VALID, H
 from llmc.runtime import SamplingParams
 from llmc.runtime.errors import StepFailed
 from llmc.runtime.loop.request import TokenHistory
-from llmc.runtime.step.row_sampling import RowSampling
+from llmc.runtime.step.row_sampling import SAMPLING_RECORD, RowSampling
 
 
 def answers_in_any_company() -> None:
@@ -59,10 +59,12 @@ def sampling_is_as_the_cpu_s() -> None:
     for completion, prompt, params in zip(completions, asked, choices, strict=True):
         stop = frozenset(params.stop_token_ids)
         history, row = TokenHistory(prompt), RowSampling(params, completion.seed, len(prompt), stop)
+        record = np.zeros(1, SAMPLING_RECORD)
         assert len(completion.token_ids) >= 5
         for index, token in enumerate(completion.token_ids):
             logits = np.ascontiguousarray(MODEL.logits(history.ids.tolist())[-1:])
-            expected = cpu_sample(logits, [row.at(history.address, len(history))], VALID)
+            row.write(record.view(np.uint8).data, 0, history.address, len(history))
+            expected = cpu_sample(logits, record, VALID)
             assert token == expected.tokens[0], (params, index)
             if params.logprobs is not None:
                 found = completion.logprobs[index]
