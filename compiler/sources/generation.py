@@ -1,6 +1,7 @@
 """How a model wants to be sampled: generation_config.json, honoured or refused key by key."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ class GenerationDefaults:
     pad: int | None = None
 
 
-def read_generation(folder: Path, config: PretrainedConfig, raw_config: dict[str, Any]) -> GenerationDefaults:
+def read_generation(folder: Path, config: PretrainedConfig, raw_config: Mapping[str, Any]) -> GenerationDefaults:
     """The folder's generation_config.json, or, as transformers does without one, config.json's own keys."""
     path = folder / "generation_config.json"
     if path.is_file():
