@@ -8,7 +8,9 @@ from pathlib import Path
 from llmc.codegen.cpu.measured_limits import read_limits
 from llmc.codegen.hollow import is_hollow
 from llmc.compiler.sources.given import what_is
-from llmc.compiler.targets import Target, find_target
+from llmc.compiler.targets.backend import Backend
+from llmc.compiler.targets.find import find_target
+from llmc.compiler.targets.limits import check_limits
 from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.ir.parser import ParseError
 from llmc.passes.pipeline import Pipeline, default_pipeline, with_options
@@ -43,7 +45,7 @@ class BuildOptions:
     hollow: bool = False
 
     @property
-    def targets(self) -> dict[str, Target]:
+    def targets(self) -> dict[str, Backend]:
         """By name, in the order asked for. Raises BuildError, TargetError."""
         names = [name.strip() for name in self.target.split(",")]
         if len(set(names)) != len(names):
@@ -66,7 +68,7 @@ def check_options(options: BuildOptions) -> None:
     targets = options.targets
     options.pipeline(1, WeightLayout.PANELS)
     if options.limits is not None:
-        read_limits(options.limits).check(list(targets.values()))
+        check_limits(read_limits(options.limits), list(targets.values()))
     check_output(options.out.absolute(), is_hollow if options.hollow else is_engine)
     if options.dump_ir is not None:
         check_writable(options.dump_ir.absolute() / "graph.llmc", "--dump-ir")

@@ -122,7 +122,7 @@ def build_driver(
     objects = {s: cache_dir() / "objects" / f"{s.stem}-{_digest(base, s.read_bytes())}.o" for s in sources}
     folder = cache_dir() / f"driver-{_digest(*[o.name for o in objects.values()])}"
     library, fake = folder / "libllmc_emu.so", folder / "fake" / "libcuda.so.1"
-    if found(folder) and library.exists() and fake.exists():
+    if found(folder) and found(library) and found(fake):
         return Driver(library, fake.parent)
 
     def compile_one(source: Path) -> None:

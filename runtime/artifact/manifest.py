@@ -11,6 +11,7 @@ from llmc.runtime.artifact.kv_layout import KvLayout
 
 FORMAT = 3
 ABI = 2
+MAX_LOGPROBS = 20  # alternatives that a row of a step's outputs holds, on every target
 CPU, CUDA = "cpu", "cuda"
 LINE_BYTES = 64  # of a CPU's cache
 

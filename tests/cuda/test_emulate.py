@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from llmc.compiler.commands.cli import main
 from llmc.emulator.__main__ import main as emulator_main
-from llmc.emulator.build import BuildError, Driver
+from llmc.emulator.build import BuildError, Driver, build_driver
 from llmc.emulator.cache import cache_dir
 from llmc.emulator.devices import BY_NAME, for_arch
 from llmc.emulator.engine_twins import find_pairs, install_twins
@@ -162,6 +162,28 @@ def test_twins_are_found_by_what_cubins_hold(engine: Path, tmp_path: Path) -> No
     (copy / "kernels/sm_90a/lonely.cubin").write_bytes(b"")
     with pytest.raises(BuildError, match=r"its source .*lonely\.cu is missing"):
         find_pairs(copy, "sm_90a")
+
+
+def test_a_damaged_cache_is_mended(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A twin that was cut off ended the run by a signal, without a word; one that is gone was not found."""
+    folder, driver = install_twins(engine, ["sm_90a"], False), build_driver().folder.parent
+    twins = [link.resolve() for link in sorted(folder.iterdir())]
+    monkeypatch.setenv("LLMC_CACHE", str(tmp_path))
+    shutil.copytree(driver, cache_dir() / driver.name)
+    (cache_dir() / "twins").mkdir()
+    for twin in twins:
+        shutil.copy(twin, cache_dir() / "twins")
+    again = install_twins(engine, ["sm_90a"], False)
+    cut, gone, misled = sorted(again.iterdir())
+    whole = cut.read_bytes()
+    cut.resolve().write_bytes(whole[:4096])
+    gone.resolve().unlink()
+    misled.unlink()
+    misled.symlink_to(cut.resolve())
+    done = llmc("run", engine, "--raw", "-p", PROMPT, "--max-tokens", "6", "--temperature", "0", "--quiet", "--emulate")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == toy_engine.text_of(toy_engine.Model.random().answer(IDS, 6)) + "\n"
+    assert len(cut.read_bytes()) == len(whole) and gone.is_file() and not misled.samefile(cut)
 
 
 def test_every_target_has_a_device() -> None:
