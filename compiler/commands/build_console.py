@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 from rich.console import Console
@@ -36,8 +37,12 @@ def build_with_progress(options: BuildOptions) -> int:
                 raise BuildError(str(error)) from error
     except (IRError, BuildError, SourceError, ToolchainError, TargetError, RuntimeFailure, OSError) as error:
         return refuse(error)
-    took, weights = time.monotonic() - loaded, manifest.files[WEIGHTS].bytes
+    took, weights = time.monotonic() - loaded, size(manifest.files[WEIGHTS].bytes)
+    stored = json.loads((options.out / "report.json").read_text())["model"]["stored_as"]
+    made = f" made of {stored}" if stored else ""
     console.print(
-        f"{options.out}: {size(weights)} of weights, built in {took:.1f} s (+ {loaded - started:.1f} s of imports)"
+        f"{options.out}: {manifest.model.name}, {weights} of {manifest.model.dtype} weights{made}, "
+        f"built in {took:.1f} s (+ {loaded - started:.1f} s of imports)",
+        soft_wrap=True,
     )
     return 0
