@@ -62,7 +62,8 @@ class Engine:
         self._commit = Commit(self._scheduler, self._buffers, self._turns)
         self._live: dict[Request, Live] = {}
         self._arrivals = 0
-        self._scorer = Scorer(device, self._blocks, self._buffers, self.manifest.model.vocab_size)
+        model = self.manifest.model
+        self._scorer = Scorer(device, self._blocks, self._buffers, model.vocab_size, model.num_valid_tokens)
 
     @classmethod
     def load(
@@ -171,7 +172,7 @@ class Engine:
         room = self._scheduler.max_len - len(ids)
         max_output = room if params.max_tokens is None else min(room, params.max_tokens)
         history, rows = TokenHistory(ids), RowSampling(params, seed, len(ids), stop_ids)
-        answer = Answer(params, self.tokenizer, stop_ids, max_output)
+        answer = Answer(params, self.tokenizer, stop_ids, max_output, ids)
         with self._change():
             request = Request(self._arrivals, history, len(ids), rows)
             self._arrivals += 1
