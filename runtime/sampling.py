@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from llmc.runtime.abi import MAX_LOGPROBS
+from llmc.runtime.bounds import plain
 from llmc.runtime.errors import InvalidParameter
 from llmc.runtime.manifest import GenerationDefaults
 
@@ -48,6 +51,8 @@ class SamplingParams:
     logprobs: int | None = None  # None: none; k: the chosen token's and the k best
 
     def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            object.__setattr__(self, name, plain(getattr(self, name)))
         for name in (
             "temperature",
             "presence_penalty",
@@ -101,8 +106,9 @@ class SamplingParams:
             raise InvalidParameter(f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_BIASES} are allowed")
         biases: dict[int, float] = {}
         for token, bias in self.logit_bias.items():
+            token = plain(token)
             _integer("logit_bias token id", token, 0, _MAX_INT)
-            biases[token] = _number(f"logit_bias[{token}]", bias)
+            biases[token] = _number(f"logit_bias[{token}]", plain(bias))
             _range(f"logit_bias[{token}]", biases[token], -MAX_BIAS, MAX_BIAS)
         object.__setattr__(self, "logit_bias", MappingProxyType(biases))
 
@@ -147,9 +153,9 @@ def _number(name: str, value: object) -> float:
 
 
 def _items(name: str, value: object) -> tuple[Any, ...]:
-    if not isinstance(value, Sequence | Set) or isinstance(value, str | bytes | bytearray):
+    if not isinstance(value, Sequence | Set | np.ndarray) or isinstance(value, str | bytes | bytearray):
         raise InvalidParameter(f"{name} must be a list, got {_brief(value)}")
-    return tuple(value)
+    return tuple(plain(item) for item in value)
 
 
 def _range(name: str, value: float, low: float, high: float) -> None:
