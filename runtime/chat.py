@@ -7,11 +7,13 @@ are taken out.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 
 from llmc.runtime.artifact import CHAT_TEMPLATE, Artifact
+from llmc.runtime.bounds import plain
 from llmc.runtime.errors import ChatTemplateError, ManifestInvalid
 from llmc.runtime.template_sandbox import MAX_CHARS, MAX_SECONDS, TemplateSandbox, render_capped
 from llmc.runtime.tokenizer import Tokenizer
@@ -19,6 +21,16 @@ from llmc.runtime.tokenizer import Tokenizer
 Message = Mapping[str, Any]
 _NONCHARACTERS = tuple(chr(code) for code in range(0xFDD2, 0xFDF0))
 _MAX_DEPTH = 16
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # the first that is there counts, as in transformers
+
+
+@dataclass(frozen=True)
+class FittedChat:
+    """A conversation made to fit: its ids, and the messages that they are of, `num_dropped` fewer than before."""
+
+    ids: list[int]
+    messages: list[Message]
+    num_dropped: int
 
 
 class ChatTemplate:
@@ -58,6 +70,21 @@ class ChatTemplate:
         marked = self._tokenizer.mark_control(text)
         return self._tokenizer.encode_marked(marked.replace(mark, ""))
 
+    def fit(self, messages: Sequence[Message], most_tokens: int, **variables: Any) -> FittedChat:
+        """`encode` without the oldest turns, as few of them as make the ids `most_tokens` at most.
+
+        A turn is a user's message with all that follows up to the next one. What comes before the first (a system
+        message) stays, and so does the last turn, alone in the end even if it is too long. Raises ChatTemplateError.
+        """
+        given = list(_checked(messages))
+        users = [at for at, message in enumerate(given) if message.get("role") == "user"] or [0]
+        for start in users:
+            kept = given[: users[0]] + given[start:]
+            ids = self.encode(kept, **variables)
+            if len(ids) <= most_tokens:
+                break
+        return FittedChat(ids, kept, len(given) - len(kept))
+
     def _render(
         self,
         messages: Sequence[Message],
@@ -67,13 +94,14 @@ class ChatTemplate:
     ) -> str:
         breaker = _Breaker(self._spellings, mark)
         # As in transformers, a key whose value is null counts as absent: templates print "None" otherwise.
-        plain = [{k: v for k, v in breaker.plain(m, 0).items() if v is not None} for m in _checked(messages)]
+        present = [{k: v for k, v in breaker.plain(m, 0).items() if v is not None} for m in _checked(messages)]
+        ready = [_with_reasoning(message) for message in present]
         data = {
             "tools": None,
             "documents": None,
             **self._tokenizer.template_variables,
             **breaker.plain(variables, 0),
-            "messages": plain,
+            "messages": ready,
             "add_generation_prompt": add_generation_prompt,
         }
         try:
@@ -103,14 +131,19 @@ class _Breaker:
     def plain(self, value: Any, depth: int) -> Any:
         if depth > _MAX_DEPTH:
             raise ChatTemplateError(f"the messages are nested more than {_MAX_DEPTH} deep")
-        if value is None or isinstance(value, bool | int | float):
+        value = plain(value)
+        if value is None or isinstance(value, bool):
             return value
+        for kind in (int, float):
+            if isinstance(value, kind):
+                return kind(value)  # of a subclass (an enum's member), only the number
         if isinstance(value, str):
-            return self.broken(str(value))
+            return self.broken(str.__str__(value))
         if isinstance(value, Mapping):
-            return {self.broken(str(key)): self.plain(item, depth + 1) for key, item in value.items()}
+            return {self.plain(key, depth + 1): self.plain(item, depth + 1) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.plain(item, depth + 1) for item in value]
+            items = [self.plain(item, depth + 1) for item in value]
+            return tuple(items) if isinstance(value, tuple) else items
         raise ChatTemplateError(f"messages hold text, numbers, lists and objects, not {type(value).__name__}")
 
     def broken(self, text: str) -> str:
@@ -146,6 +179,12 @@ class _Spellings:
         sizes = range(min(self._longest, end), 0, -1)
         found.update(end - size for size in sizes if text[end - size : end] in self._beginnings)
         return sorted(found)
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """A message's reasoning under the names that templates read, whichever of its names it came under."""
+    stated = [message[name] for name in _REASONING if message.get(name) is not None]
+    return {"thinking": stated[0], **message, "reasoning_content": stated[0]} if stated else message
 
 
 def _checked(messages: Sequence[Message]) -> Sequence[Message]:
