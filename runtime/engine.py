@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from llmc.runtime.answer import Answer
 from llmc.runtime.artifact import TOKENIZER, Artifact, identity, open_artifact
 from llmc.runtime.blocks import BlockManager
-from llmc.runtime.chat import ChatTemplate, Message
+from llmc.runtime.chat import ChatTemplate, FittedChat, Message
 from llmc.runtime.commit import Commit
 from llmc.runtime.device import Device, open_device
 from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, RuntimeFailure, StepFailed
@@ -225,6 +225,15 @@ class Engine:
         Raises ChatTemplateError.
         """
         return self.chat_template.encode(messages, **variables)
+
+    def fit_chat(self, messages: Sequence[Message], max_tokens: int | None = None, **variables: Any) -> FittedChat:
+        """As `encode_chat`, without the oldest turns where they leave no room for an answer.
+
+        Room is for `max_tokens`, but of no more than a quarter of the context. Raises ChatTemplateError.
+        """
+        context = self._scheduler.max_len
+        answer = max(1, min(max_tokens or context, context // 4))
+        return self.chat_template.fit(messages, context - answer, **variables)
 
     @property
     def chat_template(self) -> ChatTemplate:

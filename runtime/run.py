@@ -21,6 +21,7 @@ from llmc.runtime.results import Completion
 from llmc.runtime.sampling import SamplingParams
 
 EXIT_INTERRUPTED = 130
+_LEFT_OUT = "[the context is full: the oldest {} messages are left out from now on]\n"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class _Session:
             _ = engine.chat_template  # say now, not after the first line, that there is none
 
     def answer_once(self, prompt: str) -> int:
-        completion = self._stream(self._prompt_ids([{"role": "user", "content": prompt}]))
+        completion = self._stream(self._prompt_ids([{"role": "user", "content": prompt}])[0])
         if completion.error is not None:
             raise completion.error
         return EXIT_INTERRUPTED if completion.finish_reason is FinishReason.CANCELLED else 0
@@ -117,22 +118,29 @@ class _Session:
     def _one_turn(self, messages: list[Message]) -> bool:
         """Whether the last message was answered; a refused one is explained and leaves the chat as it was."""
         try:
-            completion = self._stream(self._prompt_ids(messages))
+            ids, kept = self._prompt_ids(messages)
+            left_out = len(messages) - len(kept)
+            completion = self._stream(ids, _LEFT_OUT.format(left_out) if left_out else "")
             if completion.error is not None:
                 raise completion.error
         except RequestError as error:
             self._out.write(f"error: {error}\n")
             return False
+        messages[:] = kept
         messages.append({"role": "assistant", "content": completion.text})
         return True
 
-    def _prompt_ids(self, messages: list[Message]) -> list[int]:
+    def _prompt_ids(self, messages: list[Message]) -> tuple[list[int], list[Message]]:
+        """Of as many messages as the context holds, and these."""
         if self._options.raw:
-            return self._engine.encode(messages[-1]["content"])
-        return self._engine.encode_chat(messages)
+            return self._engine.encode(messages[-1]["content"]), messages
+        fitted = self._engine.fit_chat(messages, self._params.max_tokens)
+        return fitted.ids, fitted.messages
 
-    def _stream(self, ids: list[int]) -> Completion:
+    def _stream(self, ids: list[int], notice: str = "") -> Completion:
         handle = self._engine.submit(ids, self._params)
+        if notice and not self._options.quiet:
+            self._out.write(notice)
         with Interrupts() as interrupts:
             for output in handle:
                 self._out.write(printable(output.text, self._out))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import reference_oracle as oracle
@@ -157,3 +158,12 @@ def test_streams_to_a_pipe(shared_engine):
     assert done.returncode == 0 and done.stderr == b""
     expected = answer(shared_engine, [{"role": "user", "content": "the"}], max_tokens=20).text
     assert done.stdout == expected.encode("ascii", "replace") + b"\n"
+
+
+def test_a_chat_whose_history_is_full_goes_on_without_its_oldest_turns(shared_engine: Path) -> None:
+    out = io.StringIO()
+    run(RunOptions(shared_engine, max_tokens=30), out, lines_of(*(f"{n} " + "x" * 40 for n in range(6))))
+    shown = out.getvalue()
+    assert "error" not in shown and shown.count("TTFT") == 6
+    # Of 256 tokens a turn takes 43 + 30 and what the template writes: from the third on one goes for each that comes.
+    assert shown.count("[the context is full: the oldest 2 messages are left out from now on]") == 4
