@@ -13,7 +13,7 @@ from rich.text import Text
 
 from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
 from llmc.codegen.cuda.gpus import GPUS
-from llmc.runtime.artifact import read_file, read_manifest
+from llmc.runtime.artifact import read_file, read_manifest, unread_files
 from llmc.runtime.kv_pools import sequence_bytes
 from llmc.runtime.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.memory import available_bytes
@@ -51,6 +51,9 @@ def _facts(console: Console, folder: Path, manifest: Manifest, report: dict[str,
         if stored[key]:
             value = stored[key]
             console.print(f"{label}: {', '.join(value) if isinstance(value, list) else value}")
+    if unread := unread_files(folder, manifest):
+        more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
+        console.print(f"files that are no part of the engine and that nobody reads: {', '.join(unread[:8])}{more}")
 
 
 def _kernels(console: Console, report: dict[str, Any]) -> None:

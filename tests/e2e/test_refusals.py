@@ -342,6 +342,13 @@ def test_damaged_reports(engine: Path, llmc: Commands) -> None:
         refused(llmc.run("inspect", engine), "report.json", expected)
 
 
+def test_inspect_names_files_that_nobody_reads(engine: Path, llmc: Commands) -> None:
+    (engine / ".DS_Store").write_bytes(b"x")
+    (engine / "README.md").write_text("a hub's")
+    ended = llmc.run("inspect", engine)
+    assert ended.code == 0 and "nobody reads: .DS_Store, README.md" in " ".join(ended.stdout.split()), ended.stdout
+
+
 def test_names_that_look_like_markup(engine: Path, llmc: Commands) -> None:
     place = engine.rename(engine.parent / "x[")
     inside = place / "b]"
