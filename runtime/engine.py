@@ -213,7 +213,7 @@ class Engine:
             return replace(params, **fields) if fields else params
         if params is not None:
             raise InvalidParameter(f"params must be SamplingParams, got {type(params).__name__}")
-        return SamplingParams(**{**model_defaults(self.manifest.generation), **fields})
+        return SamplingParams(**{**model_defaults(self.manifest.generation, fields.get("max_tokens")), **fields})
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, BOS before it if the model wants one."""

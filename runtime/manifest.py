@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from llmc.runtime.bounds import at_least
 from llmc.runtime.kv_layout import KvLayout
 
-FORMAT = 3
+FORMAT = 4
 ABI = 2
 CPU, CUDA = "cpu", "cuda"
 
@@ -137,7 +137,11 @@ class GenerationDefaults:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    stop_strings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -120,11 +120,12 @@ class SamplingParams:
                     raise InvalidParameter(f"{name}: token id {token} is not below {num_valid_tokens}")
 
 
-def model_defaults(generation: GenerationDefaults) -> dict[str, float | int]:
+def model_defaults(generation: GenerationDefaults, max_tokens: object = None) -> dict[str, Any]:
     """The model's own settings as keyword arguments of SamplingParams.
 
     As in transformers, a model whose generation config does not say `do_sample` is greedy, and its sampling
-    fields then wait for a caller who asks for a temperature.
+    fields then wait for a caller who asks for a temperature. Who asks for at most `max_tokens` is not bound by the
+    model's own least number of them.
     """
     stated = {
         "temperature": generation.temperature,
@@ -132,11 +133,17 @@ def model_defaults(generation: GenerationDefaults) -> dict[str, float | int]:
         "top_p": generation.top_p,
         "min_p": generation.min_p,
         "repetition_penalty": generation.repetition_penalty,
+        "presence_penalty": generation.presence_penalty,
+        "frequency_penalty": generation.frequency_penalty,
         "max_tokens": generation.max_new_tokens,
+        "min_tokens": generation.min_new_tokens,
+        "stop": generation.stop_strings or None,
     }
-    defaults: dict[str, float | int] = {name: value for name, value in stated.items() if value is not None}
+    defaults: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     if not generation.do_sample:
         defaults["temperature"] = 0.0
+    if isinstance(max_tokens, int) and "min_tokens" in defaults:
+        defaults["min_tokens"] = min(defaults["min_tokens"], max_tokens)
     return defaults
 
 
