@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from llmc.codegen.cpu.target import TargetError
 from llmc.codegen.toolchain import ToolchainError
 from llmc.compiler.refusal import refuse
-from llmc.runtime.artifact import WEIGHTS
+from llmc.runtime.artifact import WEIGHTS, read_file
 from llmc.runtime.errors import RuntimeFailure
+from llmc.runtime.manifest import Manifest
 
 
 def build_with_progress(
@@ -57,10 +59,19 @@ def build_with_progress(
         ) as error:
             bars.stop()
             return refuse(error)
+    for notice in _notices(out, manifest):
+        console.print(f"note: {notice}")
     took = time.monotonic() - loaded
     weights = manifest.files[WEIGHTS].bytes / 1e6
     console.print(f"{out}: {weights:.0f} MB of weights, built in {took:.1f} s (+ {loaded - started:.1f} s of imports)")
     return 0
+
+
+def _notices(out: Path, manifest: Manifest) -> list[str]:
+    """What the build's report says of disagreements in the model's files, and of settings that nobody reads."""
+    model = json.loads(read_file(out, manifest, "report.json"))["model"]
+    unread = model["unread_generation_settings"]
+    return [*model["notices"], *([f"generation settings that nobody reads: {', '.join(unread)}"] if unread else [])]
 
 
 def _bars(console: Console) -> Progress:

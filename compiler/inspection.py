@@ -45,12 +45,15 @@ def _facts(console: Console, folder: Path, manifest: Manifest, report: dict[str,
         ("stored_as", "source"),
         ("licence", "licence"),
         ("ignored_config_keys", "config keys that HF ignores"),
+        ("unread_generation_settings", "generation settings that nobody reads"),
         ("ignored_tensors", "tensors that HF ignores"),
         ("untied_parameters", "untied parameters"),
     ):
         if stored[key]:
             value = stored[key]
             console.print(f"{label}: {', '.join(value) if isinstance(value, list) else value}")
+    for notice in stored["notices"]:
+        console.print(f"note: {notice}")
     if unread := unread_files(folder, manifest):
         more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
         console.print(f"files that are no part of the engine and that nobody reads: {', '.join(unread[:8])}{more}")

@@ -80,7 +80,7 @@ def test_the_tokenizer_is_the_one_transformers_runs(folder: Path, add_bos: bool)
     assert json.loads(files.tokenizer_config_json)["eos_token"] == "</s>"
 
 
-@pytest.mark.parametrize("single", ["$A </s>", "<s> $A </s>", "<|end|> $A"])
+@pytest.mark.parametrize("single", ["$A </s>", "<s> $A </s>", "<s> <|end|> $A"])
 def test_special_tokens_other_than_a_first_bos_are_refused(folder: Path, single: str) -> None:
     """Transformers would put them around every prompt; an engine does not."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
