@@ -13,6 +13,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.sources.model_config import one_line
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 
@@ -20,6 +21,10 @@ from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 class VerificationError(Exception):
     """There is nothing to compare, or no comparison; the message is one line for people."""
 
+
+# Largest relative error of a position's logits. A rounding step of the format, times what the sums of a hundred layers
+# may make of it; of int8, whose step depends on the data, what a model still bears.
+MOST_ERROR = {Scheme.F32: 2.0**-10, Scheme.F16: 2.0**-5, Scheme.BF16: 2.0**-2, Scheme.INT8: 0.5}
 
 Logits = npt.NDArray[np.float32]
 
@@ -53,6 +58,14 @@ class Verdict:
         return asdict(self)
 
 
+def closeness(verdict: Verdict, dtype: str) -> str | None:
+    """Why the logits are not those of the model in a format's precision, or None."""
+    bound = MOST_ERROR[Scheme(dtype)]
+    if not verdict.relative_error <= bound:  # NaN is not close
+        return f"relative logit error {verdict.relative_error:.1e}, expected at most {bound:.1e} of {dtype}"
+    return None
+
+
 def reference_model(source: ModelSource) -> PreTrainedModel:
     """transformers' own model in float32, loaded by transformers itself."""
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(source.path)}
@@ -81,11 +94,12 @@ def compare(
     sequences: Iterable[list[int]],
     engine: Callable[[list[int]], Logits],
     reference: Callable[[list[int]], Logits],
-    progress: Callable[[], None] = lambda: None,
+    progress: Callable[[int], None] = lambda num_tokens_done: None,
 ) -> Verdict:
     """Run both on every sequence."""
     texts: list[TextResult] = []
     rows: list[npt.NDArray[np.float64]] = []
+    done = 0
     for ids in sequences:
         table = _positions(engine(ids), reference(ids))
         rows.append(table)
@@ -100,7 +114,8 @@ def compare(
                 float(wrong[:, 3].max()) if len(wrong) else 0.0,
             )
         )
-        progress()
+        done += len(ids)
+        progress(done)
     every = np.concatenate(rows)
     return Verdict(
         tuple(texts),

@@ -59,18 +59,29 @@ def read_tokenizer(folder: Path) -> TokenizerFiles | None:
     """The tokenizer of an HF folder, or None where it has no file of one. Raises SourceError."""
     if not any((folder / name).is_file() for name in _ANY_TOKENIZER_FILE):
         return None
+    own, notices = _own(folder)
+    files = _files(own, folder, notices)
+    if not (folder / "tokenizer.json").is_file():
+        return files
+    return replace(files, notices=(*files.notices, *_other_bos(folder, files)))
+
+
+def transformers_tokenizer(folder: Path) -> Any:
+    """The tokenizer of an HF folder as an object of transformers. Raises SourceError."""
+    return _own(folder)[0]
+
+
+def _own(folder: Path) -> tuple[Any, list[str]]:
+    """And where the folder's files disagree about it."""
     declared, problem = _declared(folder)
     if not (folder / "tokenizer.json").is_file():
         if declared is None:
             raise SourceError(f"{folder}: the tokenizer cannot be loaded: {problem}")
-        return _files(declared, folder, [])
+        return declared, []
     own = declared if type(declared) is TokenizersBackend else _of_tokenizer_json(folder)
     if declared is None:
-        disagreement = [f"tokenizer.json is used; transformers cannot load what tokenizer_config.json names: {problem}"]
-    else:
-        disagreement = _disagreement(own, declared)
-    files = _files(own, folder, disagreement)
-    return replace(files, notices=(*files.notices, *_other_bos(folder, files)))
+        return own, [f"tokenizer.json is used; transformers cannot load what tokenizer_config.json names: {problem}"]
+    return own, _disagreement(own, declared)
 
 
 def _declared(folder: Path) -> tuple[Any, str]:
