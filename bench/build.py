@@ -25,7 +25,7 @@ def one(model: str, out: str, scheme: str) -> None:
     """In a process of its own: build, then load."""
     begin = time.perf_counter()
     from llmc.compiler.build import BuildOptions, build
-    from llmc.compiler.ir.ops.kernel import Scheme
+    from llmc.ir.ops.kernel import Scheme
 
     imported = time.perf_counter()
     stages: dict[str, float] = {}

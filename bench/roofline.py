@@ -11,9 +11,9 @@ from pathlib import Path
 
 from roofline_pictures import bars, ms, under_the_roof
 
-from llmc.codegen.cuda.gpus import GPUS
-from llmc.compiler.roofline import Prediction, predict
-from llmc.compiler.roofline_subject import open_subject
+from llmc.codegen.cuda.target.gpus import GPUS
+from llmc.compiler.roofline.predict import Prediction, predict
+from llmc.compiler.roofline.subject import open_subject
 
 CONFIGS = Path(__file__).parent / "configs"
 MODELS = ("Llama-3.1-8B", "Llama-3.2-1B", "Qwen3-0.6B", "SmolLM2-135M")

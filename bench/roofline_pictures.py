@@ -7,8 +7,8 @@ from math import log10
 
 from svg import FAINT, GRID, INK, Picture
 
-from llmc.codegen.cuda.gpus import Gpu
-from llmc.compiler.roofline import Kernel, Prediction
+from llmc.codegen.cuda.target.gpus import Gpu
+from llmc.compiler.roofline.predict import Kernel, Prediction
 
 # a hue for each target: the floor in full, what is expected in a tint
 HUES = (("#2f6f4f", "#a9d1bb"), ("#2a5d9f", "#a8c5e8"), ("#9a5b13", "#ecca9e"))

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmc.compiler.ir.dims import evaluate, product
-from llmc.compiler.ir.graph import Graph, IRError, Node, Value
-from llmc.compiler.ir.ops.attention import KvWrite
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.kernel import QuantizeRows
-from llmc.compiler.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeTable
-from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
-from llmc.compiler.ir.ops.reduce import MatMul, Reduce, Softmax
-from llmc.compiler.ir.ops.shape import Concat, Expand, GatherRows, Permute, Slice, View
-from llmc.compiler.ir.types import TensorType
+from llmc.ir.dims import evaluate, product
+from llmc.ir.graph import Graph, IRError, Node, Value
+from llmc.ir.ops.attention import KvWrite
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.kernel import QuantizeRows
+from llmc.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeTable
+from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
+from llmc.ir.ops.reduce import MatMul, Reduce, Softmax
+from llmc.ir.ops.shape import Concat, Expand, GatherRows, Permute, Slice, View
+from llmc.ir.types import TensorType
 
 Sizes = Mapping[str, int]
 

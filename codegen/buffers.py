@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmc.codegen.memory import Life, MemoryPlan, RowKind, plan_memory
-from llmc.compiler.ir.dims import Poly
-from llmc.compiler.ir.graph import Graph, IRError, Node, Value
-from llmc.compiler.ir.ops.constant import Weight
-from llmc.compiler.ir.types import TensorType
-from llmc.runtime.plan import Arena, Buffer
+from llmc.ir.dims import Poly
+from llmc.ir.graph import Graph, IRError, Node, Value
+from llmc.ir.ops.constant import Weight
+from llmc.ir.types import TensorType
+from llmc.runtime.artifact.plan import Arena, Buffer
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from safetensors.numpy import load_file, save_file
 from llmc.codegen.package import Contents, manifest_of, write_files
 from llmc.codegen.random_weights import RandomWeights
 from llmc.codegen.weights import Array, PlacedWeight, place_weights, weight_exprs, write_pieces
-from llmc.compiler.ir.parser import ParseError, parse_all
-from llmc.runtime.artifact import WEIGHTS, is_engine, seal
+from llmc.ir.parser import ParseError, parse_all
+from llmc.runtime.artifact.artifact import WEIGHTS, is_engine, seal
+from llmc.runtime.artifact.atomic_folder import atomic_folder
+from llmc.runtime.artifact.manifest import Manifest
+from llmc.runtime.artifact.strict_json import JsonMismatch, from_plain, parse_json, render_json, to_plain
 from llmc.runtime.errors import ManifestInvalid
-from llmc.runtime.manifest import Manifest
-from llmc.runtime.staging import atomic_folder
-from llmc.runtime.strict_json import JsonMismatch, from_plain, parse_json, render_json, to_plain
 
 MANIFEST, BUFFERS = "hollow.json", "buffers.safetensors"
 

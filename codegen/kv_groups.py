@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import llmc.runtime.kv_layout as kv_layout
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.attention import KvWrite, Mask, PagedAttention
-from llmc.compiler.ir.ops.kernel import Rows
-from llmc.compiler.ir.types import DType
+import llmc.runtime.artifact.kv_layout as kv_layout
+from llmc.ir.graph import Graph
+from llmc.ir.ops.attention import KvWrite, Mask, PagedAttention
+from llmc.ir.ops.kernel import Rows
+from llmc.ir.types import DType
 
 BLOCK_TOKENS = 32
 LINE = 64  # bytes; slots and blocks are aligned to it

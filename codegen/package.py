@@ -9,11 +9,12 @@ from pathlib import Path
 
 from llmc.codegen.cpu.model import Model
 from llmc.codegen.weights import PlacedWeight, SourceReader, write_weights
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.printer import print_graph
-from llmc.runtime.artifact import WEIGHTS, is_engine, seal
-from llmc.runtime.kv_layout import KvLayout
-from llmc.runtime.manifest import (
+from llmc.ir.graph import Graph
+from llmc.ir.printer import print_graph
+from llmc.runtime.artifact.artifact import WEIGHTS, is_engine, seal
+from llmc.runtime.artifact.atomic_folder import atomic_folder
+from llmc.runtime.artifact.kv_layout import KvLayout
+from llmc.runtime.artifact.manifest import (
     CPU,
     CUDA,
     ArenaBytes,
@@ -25,7 +26,6 @@ from llmc.runtime.manifest import (
     SpecialTokens,
     TargetEntry,
 )
-from llmc.runtime.staging import atomic_folder
 
 CUDA_SOURCES = "kernels/cuda/src"
 

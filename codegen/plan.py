@@ -10,10 +10,10 @@ from typing import Any
 
 from llmc.codegen.buffers import place_values
 from llmc.codegen.memory import MemoryPlan, RowKind
-from llmc.compiler.ir.graph import Graph, Node, Value
-from llmc.compiler.ir.ops.attention import PagedAttention
-from llmc.compiler.ir.types import CacheType
-from llmc.runtime.plan import FORMAT, Arena, Buffer
+from llmc.ir.graph import Graph, Node, Value
+from llmc.ir.ops.attention import PagedAttention
+from llmc.ir.types import CacheType
+from llmc.runtime.artifact.plan import FORMAT, Arena, Buffer
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from llmc.codegen.packing import round_bf16
 from llmc.codegen.weight_formats import stored_bytes
 from llmc.codegen.weights import Array, sources, stored, weight_name
-from llmc.compiler.ir.ops.constant import Origin, Source, WeightExpr
-from llmc.compiler.ir.types import DType
+from llmc.ir.ops.constant import Origin, Source, WeightExpr
+from llmc.ir.types import DType
 
 BLOCK_VALUES = (1 << 20) + 7  # a prime: rows of any width begin at ever other values of the block
 _NEAR_ONE = 0.1  # standard deviation of vectors

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from llmc.codegen.packing import F32, Bf16, Int8, Rows16, WeightFormat, weight_bytes
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.types import DType, Panels, TensorType
+from llmc.ir.graph import IRError
+from llmc.ir.types import DType, Panels, TensorType
 
 
 def weight_format(type_: TensorType) -> WeightFormat:

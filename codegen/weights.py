@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from llmc.codegen.packing import PANEL, pack_stream, round_bf16, round_up
 from llmc.codegen.weight_formats import stored_bytes, weight_format
-from llmc.compiler.ir.graph import Graph, IRError
-from llmc.compiler.ir.ops.constant import (
+from llmc.ir.graph import Graph, IRError
+from llmc.ir.ops.constant import (
     Apply,
     Interleave,
     Literal,
@@ -27,10 +27,10 @@ from llmc.compiler.ir.ops.constant import (
     Weight,
     WeightExpr,
 )
-from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
-from llmc.compiler.ir.ops.shape import Concat, Slice
-from llmc.compiler.ir.reference import apply_op, constant
-from llmc.compiler.ir.types import DType
+from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
+from llmc.ir.ops.shape import Concat, Slice
+from llmc.ir.reference import apply_op, constant
+from llmc.ir.types import DType
 
 Array = npt.NDArray[np.generic]
 DATA_ALIGNMENT = 4096

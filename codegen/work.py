@@ -16,12 +16,12 @@ from typing import Protocol
 
 from llmc.codegen.body_work import body_flops, elements, elements_read
 from llmc.codegen.packing import round_up
-from llmc.compiler.ir.dims import Poly
-from llmc.compiler.ir.graph import Graph, IRError, Node, Value
-from llmc.compiler.ir.ops.attention import KvWrite, Mask, PagedAttention
-from llmc.compiler.ir.ops.constant import Weight
-from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample
-from llmc.compiler.ir.types import CacheType, DType, Panels, TensorType
+from llmc.ir.dims import Poly
+from llmc.ir.graph import Graph, IRError, Node, Value
+from llmc.ir.ops.attention import KvWrite, Mask, PagedAttention
+from llmc.ir.ops.constant import Weight
+from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
+from llmc.ir.types import CacheType, DType, Panels, TensorType
 
 SOFTMAX_FLOPS = 5  # per score: scale, maximum, subtract, exponential, sum
 SOFTCAP_FLOPS = 3  # per score: divide, tanh, multiply

@@ -11,19 +11,19 @@ from typing import Any, Protocol
 from llmc.codegen.cpu.linear_kernels import Choice, choose_linear
 from llmc.codegen.cpu.model import render
 from llmc.codegen.cpu.target import CpuTarget
+from llmc.codegen.cpu.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
 from llmc.codegen.cuda import model as cuda_model
-from llmc.codegen.cuda import nvrtc
-from llmc.codegen.cuda.gpus import Gpu
+from llmc.codegen.cuda.target import nvrtc
+from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.package import TargetPart, cpu_part, cuda_part
-from llmc.codegen.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
 from llmc.codegen.weights import PlacedWeight
-from llmc.compiler.ir.graph import Graph, IRError
-from llmc.compiler.ir.ops.constant import WeightExpr
-from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
 from llmc.compiler.report import launches_of
 from llmc.compiler.targets import Target
-from llmc.runtime.manifest import ArenaBytes, Limits
-from llmc.runtime.strict_json import render_json, to_plain
+from llmc.ir.graph import Graph, IRError
+from llmc.ir.ops.constant import WeightExpr
+from llmc.ir.ops.kernel import Sample, Scheme, WeightLayout
+from llmc.runtime.artifact.manifest import ArenaBytes, Limits
+from llmc.runtime.artifact.strict_json import render_json, to_plain
 
 CUDA_SCHEMES = (Scheme.BF16, Scheme.F16)
 

@@ -18,11 +18,6 @@ from llmc.codegen.package import Contents, Facts, to_json, write_engine
 from llmc.codegen.weights import PlacedWeight, place_weights, sources, weight_exprs
 from llmc.compiler.backends import Backend, Lowered, backend_of
 from llmc.compiler.capture.capture import Captured, capture
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.constant import Origin, Source
-from llmc.compiler.ir.ops.kernel import Sample, Scheme, WeightLayout
-from llmc.compiler.ir.parser import ParseError
-from llmc.compiler.ir.printer import print_graph
 from llmc.compiler.report import build_report, roofline_of
 from llmc.compiler.report_page import render_page
 from llmc.compiler.sources.model_source import ModelSource
@@ -30,13 +25,18 @@ from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.compiler.sources.special_tokens import decide_tokens
 from llmc.compiler.targets import find_target
+from llmc.ir.graph import Graph
+from llmc.ir.ops.constant import Origin, Source
+from llmc.ir.ops.kernel import Sample, Scheme, WeightLayout
+from llmc.ir.parser import ParseError
+from llmc.ir.printer import print_graph
 from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
-from llmc.runtime.artifact import is_engine
+from llmc.runtime.artifact.artifact import is_engine
+from llmc.runtime.artifact.atomic_folder import check_output
+from llmc.runtime.artifact.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
 from llmc.runtime.errors import InvalidParameter
-from llmc.runtime.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
-from llmc.runtime.sampling import SamplingParams, model_defaults
-from llmc.runtime.staging import check_output
+from llmc.runtime.step.params import SamplingParams, model_defaults
 
 DEFAULT_MAX_SEQ_LEN = 8192  # for models that state no length
 MOST_POSITIONS = 2**31 - 1

@@ -11,14 +11,14 @@ from typing import Any
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.package import Facts
 from llmc.compiler.capture.capture import Captured
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.constant import Weight
-from llmc.compiler.roofline import predict
-from llmc.compiler.roofline_subject import Lowering
+from llmc.compiler.roofline.predict import predict
+from llmc.compiler.roofline.subject import Lowering
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.targets import Target
+from llmc.ir.graph import Graph
+from llmc.ir.ops.constant import Weight
 from llmc.passes.rewrite import RuleLog
-from llmc.runtime.manifest import Limits
+from llmc.runtime.artifact.manifest import Limits
 
 ROOFLINE_LENGTH = 1024  # tokens of each sequence
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from llmc.compiler.roofline_text import microseconds, milliseconds, percent, short_place, size
+from llmc.compiler.roofline.text import microseconds, milliseconds, percent, short_place, size
 
 
 def render_page(report: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""Where targets are found by name: CPUs (codegen/cpu/target.py) and GPUs (codegen/cuda/gpus.py)."""
+"""Where targets are found by name: CPUs (codegen/cpu/target.py) and GPUs (codegen/cuda/target/gpus.py)."""
 
 from __future__ import annotations
 
 from llmc.codegen.cpu.target import CpuTarget, TargetError, cpu_names, find_cpu
-from llmc.codegen.cuda.gpus import GPUS, Gpu
+from llmc.codegen.cuda.target.gpus import GPUS, Gpu
 
 Target = CpuTarget | Gpu
 

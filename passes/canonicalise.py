@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llmc.compiler.ir import reference
-from llmc.compiler.ir.graph import Builder, Graph, Node, Op, Value, eliminate_dead_code
-from llmc.compiler.ir.ops import constant
-from llmc.compiler.ir.ops.constant import Literal, Scalar, Weight, WeightExpr
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
-from llmc.compiler.ir.ops.reduce import MatMul, Reduce, Softmax
-from llmc.compiler.ir.ops.shape import Arange, Concat, Expand, Permute, Slice, View
+from llmc.ir import reference
+from llmc.ir.graph import Builder, Graph, Node, Op, Value, eliminate_dead_code
+from llmc.ir.ops import constant
+from llmc.ir.ops.constant import Literal, Scalar, Weight, WeightExpr
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
+from llmc.ir.ops.reduce import MatMul, Reduce, Softmax
+from llmc.ir.ops.shape import Arange, Concat, Expand, Permute, Slice, View
 from llmc.passes.pattern import Match, Number, Var, binary, div, mul, op, unary
 from llmc.passes.rewrite import Refused, RuleLog, apply_rules, rule
 

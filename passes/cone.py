@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmc.compiler.ir.graph import Builder, Graph, Node, Value
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.ir.graph import Builder, Graph, Node, Value
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
+from llmc.ir.types import DType, TensorType
 
 OPERANDS = (DType.BF16, DType.F16)
 OPERAND_PAD = 32  # of CPU operands, whose epilogues do not pad rows

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.compiler.ir.dims import sym
-from llmc.compiler.ir.graph import Builder, Graph, Node, Value, eliminate_dead_code
-from llmc.compiler.ir.ops.kernel import Sample
-from llmc.compiler.ir.ops.nn import LayerNorm, RmsNorm
-from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
-from llmc.compiler.ir.ops.reduce import Linear, Reduce, Softmax
-from llmc.compiler.ir.ops.shape import GatherRows
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.ir.dims import sym
+from llmc.ir.graph import Builder, Graph, Node, Value, eliminate_dead_code
+from llmc.ir.ops.kernel import Sample
+from llmc.ir.ops.nn import LayerNorm, RmsNorm
+from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
+from llmc.ir.ops.reduce import Linear, Reduce, Softmax
+from llmc.ir.ops.shape import GatherRows
+from llmc.ir.types import DType, TensorType
 from llmc.passes.rewrite import RuleLog
 
 _ROW_WISE = (Linear, RmsNorm, LayerNorm, Unary, Binary, Cast, Where, Softmax, Reduce)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from llmc.compiler.ir.graph import Graph, Node, Value
-from llmc.compiler.ir.ops.attention import PagedAttention
-from llmc.compiler.ir.ops.pointwise import Cast
-from llmc.compiler.ir.ops.shape import View
+from llmc.ir.graph import Graph, Node, Value
+from llmc.ir.ops.attention import PagedAttention
+from llmc.ir.ops.pointwise import Cast
+from llmc.ir.ops.shape import View
 from llmc.passes.rewrite import RuleLog
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.compiler.ir.dims import Dim, Poly
-from llmc.compiler.ir.graph import Graph, IRError, Node, Value
-from llmc.compiler.ir.ops.attention import KvWrite, PagedAttention
-from llmc.compiler.ir.ops.constant import Scalar, Weight
-from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample
-from llmc.compiler.ir.types import CacheType, TensorType
+from llmc.ir.dims import Dim, Poly
+from llmc.ir.graph import Graph, IRError, Node, Value
+from llmc.ir.ops.attention import KvWrite, PagedAttention
+from llmc.ir.ops.constant import Scalar, Weight
+from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
+from llmc.ir.types import CacheType, TensorType
 from llmc.passes.rewrite import RuleLog
 
 BARRIERS = (PackedLinear, PagedAttention, Sample)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from llmc.compiler.ir.graph import Builder, Graph, Node, Value, eliminate_dead_code
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn
-from llmc.compiler.ir.ops.reduce import GatedLinear, Linear
+from llmc.ir.graph import Builder, Graph, Node, Value, eliminate_dead_code
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.pointwise import Binary, BinaryFn
+from llmc.ir.ops.reduce import GatedLinear, Linear
 from llmc.passes.cone import Cone, cones
 from llmc.passes.rewrite import RuleLog
 

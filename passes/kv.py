@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.compiler.ir.graph import Builder, Graph, Value, substitute
-from llmc.compiler.ir.ops.attention import Attention, KvWrite, PagedAttention
-from llmc.compiler.ir.ops.pointwise import Cast
-from llmc.compiler.ir.types import CacheType, DType
+from llmc.ir.graph import Builder, Graph, Value, substitute
+from llmc.ir.ops.attention import Attention, KvWrite, PagedAttention
+from llmc.ir.ops.pointwise import Cast
+from llmc.ir.types import CacheType, DType
 from llmc.passes.rewrite import RuleLog
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.compiler.ir.graph import Builder, Graph, Node, Value, substitute
-from llmc.compiler.ir.ops.constant import Apply, Literal, Weight, WeightExpr
-from llmc.compiler.ir.ops.reduce import Linear, MatMul
-from llmc.compiler.ir.ops.shape import Concat, Expand, Permute, Slice
-from llmc.compiler.ir.types import DType
+from llmc.ir.graph import Builder, Graph, Node, Value, substitute
+from llmc.ir.ops.constant import Apply, Literal, Weight, WeightExpr
+from llmc.ir.ops.reduce import Linear, MatMul
+from llmc.ir.ops.shape import Concat, Expand, Permute, Slice
+from llmc.ir.types import DType
 from llmc.passes.pattern import Match, Var, add, op
 from llmc.passes.rewrite import RuleLog, apply_rules, rule
 

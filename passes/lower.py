@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.compiler.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
-from llmc.compiler.ir.ops.constant import (
+from llmc.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
+from llmc.ir.ops.constant import (
     Apply,
     Interleave,
     Pack,
@@ -15,11 +15,11 @@ from llmc.compiler.ir.ops.constant import (
     Weight,
     WeightExpr,
 )
-from llmc.compiler.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Scheme, WeightLayout
-from llmc.compiler.ir.ops.nn import Embedding
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast
-from llmc.compiler.ir.ops.reduce import GatedLinear, Linear
-from llmc.compiler.ir.types import Panels
+from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Scheme, WeightLayout
+from llmc.ir.ops.nn import Embedding
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast
+from llmc.ir.ops.reduce import GatedLinear, Linear
+from llmc.ir.types import Panels
 from llmc.passes.canonicalise import merge_equal
 from llmc.passes.cone import OPERAND_PAD, cones
 from llmc.passes.rewrite import RuleLog

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from llmc.compiler.ir.graph import Node, Op, Value
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Unary, UnaryFn
-from llmc.compiler.ir.ops.reduce import Reduce, ReduceFn
+from llmc.ir.graph import Node, Op, Value
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Unary, UnaryFn
+from llmc.ir.ops.reduce import Reduce, ReduceFn
 
 OpT = TypeVar("OpT", bound=Op)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmc.compiler.ir.graph import Graph, IRError
-from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
-from llmc.compiler.ir.parser import ParseError, parse_attributes
-from llmc.compiler.ir.types import DType
-from llmc.compiler.ir.verify import verify
+from llmc.ir.graph import Graph, IRError
+from llmc.ir.ops.kernel import Scheme, WeightLayout
+from llmc.ir.parser import ParseError, parse_attributes
+from llmc.ir.types import DType
+from llmc.ir.verify import verify
 from llmc.passes.canonicalise import Canonicalise
 from llmc.passes.entries import SampleRows, decode_entry
 from llmc.passes.fuse_attention import FuseAttention

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.compiler.ir.graph import Builder, Graph, Value
-from llmc.compiler.ir.ops.nn import LayerNorm, RmsNorm
-from llmc.compiler.ir.ops.pointwise import UnaryFn
-from llmc.compiler.ir.ops.reduce import Reduce
+from llmc.ir.graph import Builder, Graph, Value
+from llmc.ir.ops.nn import LayerNorm, RmsNorm
+from llmc.ir.ops.pointwise import UnaryFn
+from llmc.ir.ops.reduce import Reduce
 from llmc.passes.pattern import Match, Number, Var, add, div, mean_last, mul, op, sub, unary
 from llmc.passes.rewrite import Refused, RuleLog, apply_rules, rule
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.compiler.ir.graph import Builder, Graph, Value
-from llmc.compiler.ir.ops.nn import Rope, RopeStyle, RopeTable
-from llmc.compiler.ir.ops.pointwise import Cast, Unary, UnaryFn
-from llmc.compiler.ir.ops.shape import Concat, Expand, Slice, View
-from llmc.compiler.ir.types import DType
+from llmc.ir.graph import Builder, Graph, Value
+from llmc.ir.ops.nn import Rope, RopeStyle, RopeTable
+from llmc.ir.ops.pointwise import Cast, Unary, UnaryFn
+from llmc.ir.ops.shape import Concat, Expand, Slice, View
+from llmc.ir.types import DType
 from llmc.passes.pattern import Apply, Match, Number, Pattern, Var, add, mul, op, unary
 from llmc.passes.rewrite import Refused, RuleLog, apply_rules, rule
 

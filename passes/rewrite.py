@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmc.compiler.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
+from llmc.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
 from llmc.passes.pattern import Apply, Match, match
 
 MAX_SWEEPS = 50

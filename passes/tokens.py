@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.compiler.ir.dims import Dim, Poly, divide, product, sym
-from llmc.compiler.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
-from llmc.compiler.ir.ops.attention import Attention, MaskDescriptor
-from llmc.compiler.ir.ops.constant import Scalar, Weight
-from llmc.compiler.ir.ops.nn import Embedding, LayerNorm
-from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
-from llmc.compiler.ir.ops.reduce import Linear, MatMul, Reduce, Softmax
-from llmc.compiler.ir.ops.shape import Arange, Concat, Expand, Permute, Slice, View
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.ir.dims import Dim, Poly, divide, product, sym
+from llmc.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
+from llmc.ir.ops.attention import Attention, MaskDescriptor
+from llmc.ir.ops.constant import Scalar, Weight
+from llmc.ir.ops.nn import Embedding, LayerNorm
+from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
+from llmc.ir.ops.reduce import Linear, MatMul, Reduce, Softmax
+from llmc.ir.ops.shape import Arange, Concat, Expand, Permute, Slice, View
+from llmc.ir.types import DType, TensorType
 from llmc.passes.rewrite import RuleLog
 
 

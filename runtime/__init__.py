@@ -7,26 +7,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmc.runtime.engine import Engine
     from llmc.runtime.errors import EngineError, RequestError, RuntimeFailure, StepFailed
-    from llmc.runtime.handle import RequestHandle
-    from llmc.runtime.request import FinishReason
-    from llmc.runtime.results import Completion, Output, Timing, TokenLogprobs
-    from llmc.runtime.sampling import SamplingParams
+    from llmc.runtime.loop.engine import Engine
+    from llmc.runtime.loop.handle import RequestHandle
+    from llmc.runtime.loop.request import FinishReason
+    from llmc.runtime.loop.results import Completion, Output, Timing, TokenLogprobs
+    from llmc.runtime.step.params import SamplingParams
 
 _HOMES = {
-    "Completion": "results",
-    "Engine": "engine",
+    "Completion": "loop.results",
+    "Engine": "loop.engine",
     "EngineError": "errors",
-    "FinishReason": "request",
-    "Output": "results",
+    "FinishReason": "loop.request",
+    "Output": "loop.results",
     "RequestError": "errors",
-    "RequestHandle": "handle",
+    "RequestHandle": "loop.handle",
     "RuntimeFailure": "errors",
-    "SamplingParams": "sampling",
+    "SamplingParams": "step.params",
     "StepFailed": "errors",
-    "Timing": "results",
-    "TokenLogprobs": "results",
+    "Timing": "loop.results",
+    "TokenLogprobs": "loop.results",
 }
 
 __all__ = [

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from llmc.codegen.toolchain import compile_library
+from llmc.codegen.cpu.toolchain import compile_library
 from llmc.compiler.targets import find_target
-from llmc.runtime.artifact import Artifact, open_artifact
-from llmc.runtime.device import CpuDevice
-from llmc.runtime.engine import Engine
-from llmc.runtime.limits import LoadOptions, plan_limits
+from llmc.runtime.artifact.artifact import Artifact, open_artifact
+from llmc.runtime.cpu.device import CpuDevice
+from llmc.runtime.loop.engine import Engine
+from llmc.runtime.step.limits import LoadOptions, plan_limits
 
 _ENTRY = re.compile(r"void (prefill|decode)\(void\* args, const Worker& w\) \{")
 _KERNEL = re.compile(r"  // (\w+) (.*) -> (.*)")

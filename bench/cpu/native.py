@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from llmc.codegen.cpu.target import CpuTarget
-from llmc.codegen.toolchain import compile_library
+from llmc.codegen.cpu.toolchain import compile_library
 
 
 def load_native(source: str, target: CpuTarget) -> ctypes.CDLL:

@@ -21,9 +21,9 @@ from parts import GRACE  # noqa: E402
 from prepare import CONFIGS, MODELS, STEP_TOKENS  # noqa: E402
 from run import MINUTES, SHARES  # noqa: E402
 
-from llmc.codegen.cuda.gpus import GPUS, Gpu  # noqa: E402
-from llmc.compiler.roofline import Total, predict  # noqa: E402
-from llmc.compiler.roofline_subject import Lowering, open_subject  # noqa: E402
+from llmc.codegen.cuda.target.gpus import GPUS, Gpu  # noqa: E402
+from llmc.compiler.roofline.predict import Total, predict  # noqa: E402
+from llmc.compiler.roofline.subject import Lowering, open_subject  # noqa: E402
 
 BEGIN, END = "<!-- begin: python bench/gpu/budget.py -->", "<!-- end -->"
 

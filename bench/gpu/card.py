@@ -18,8 +18,8 @@ import numpy as np
 from harness import TOUCH, Lab
 
 from llmc.codegen.cuda.kernel import KernelParams, render
-from llmc.codegen.cuda.nvrtc import TEMPLATES, compile_cubin, cubin_key
-from llmc.codegen.cuda.target import TARGETS, CudaTarget
+from llmc.codegen.cuda.target.capabilities import TARGETS, CudaTarget
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES, compile_cubin, cubin_key
 from llmc.emulator import pairs
 from llmc.emulator.build import build_twin
 from llmc.emulator.session import CudaError, Emulator, Kernel, Schedule

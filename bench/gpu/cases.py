@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+import rows_examples
 from card import CardLab, elapsed_seconds, events, record
 from harness import Shape
 from libraries import Library
 from linear_shapes import S, mma, wgmma
 from shapes import quick
 
-from llmc.codegen.cuda import rows_examples
-from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
-from llmc.codegen.cuda.attention_layer import Layer
+from llmc.codegen.cuda.attention.layer import Layer
+from llmc.codegen.cuda.attention.params import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.kernel import KernelParams
-from llmc.codegen.cuda.linear_params import LinearParams
-from llmc.codegen.cuda.sample import SampleParams
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.types import DType
+from llmc.codegen.cuda.linear.params import LinearParams
+from llmc.codegen.cuda.sample.params import SampleParams
 from llmc.emulator.session import Argument, DeviceArray, Mode, Schedule
+from llmc.ir.graph import Graph
+from llmc.ir.types import DType
 
 FLUSHES = 6  # so many that Python has queued all that is timed before the card comes to it: gaps would count
 

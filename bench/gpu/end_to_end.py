@@ -17,7 +17,7 @@ import numpy as np
 from records import Item, Records
 
 from llmc.runtime import Engine, SamplingParams
-from llmc.runtime.results import Output
+from llmc.runtime.loop.results import Output
 
 FIRST_PROMPT = 16  # tokens of the prompt of a cold start
 
@@ -178,7 +178,7 @@ class Session:
 
     def sound(self) -> Item:
         """Whether logits are finite, and whether a sequence gets the same tokens in any company; and what is free."""
-        from llmc.runtime.cuda.driver import call, driver
+        from llmc.runtime.cuda.driver.driver import call, driver
 
         ids = self._shared[:FIRST_PROMPT]
         logits = self.engine.logits(ids, rows=[len(ids) - 1])

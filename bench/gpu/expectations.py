@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmc.codegen.cuda.gpus import Gpu
+from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.roofline import Peaks
-from llmc.compiler.roofline import Point, predict
-from llmc.compiler.roofline_subject import Lowering, read_entries
-from llmc.runtime.artifact import read_manifest
+from llmc.compiler.roofline.predict import Point, predict
+from llmc.compiler.roofline.subject import Lowering, read_entries
+from llmc.runtime.artifact.artifact import read_manifest
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 from harness import Shape
 
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams
+from llmc.codegen.cuda.attention.params import DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.kernel import KernelParams
-from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
-from llmc.compiler.ir.types import DType
+from llmc.codegen.cuda.linear.params import LinearMmaParams, LinearWgmmaParams
+from llmc.ir.types import DType
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def kernels(records: Records) -> None:
     """The cases of tests/cuda against float64, or (`tiny`) one of each template."""
     from cases import check, checked, named, ours
 
-    from llmc.codegen.toolchain import ToolchainError
+    from llmc.codegen.cpu.toolchain import ToolchainError
 
     lab = _lab(records)
     cases = named(c for c in checked(records.options["tiny"]) if ours(c.params, lab))

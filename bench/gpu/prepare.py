@@ -25,8 +25,8 @@ sys.path[:0] = [path for path in (str(HERE), str(HERE.parents[1] / "tests" / "cu
 
 from end_to_end import TINY, Workload  # noqa: E402  (the path is set above)
 
-from llmc.codegen.cuda.gpus import GPUS  # noqa: E402
-from llmc.codegen.cuda.target import TARGETS  # noqa: E402
+from llmc.codegen.cuda.target.capabilities import TARGETS  # noqa: E402
+from llmc.codegen.cuda.target.gpus import GPUS  # noqa: E402
 from llmc.codegen.hollow import MANIFEST, fill, is_hollow  # noqa: E402
 from llmc.runtime.errors import EngineError  # noqa: E402
 
@@ -183,7 +183,7 @@ def prepare_cubins(prepared: Path, arch: str, tiny: bool) -> int:
     """Compiles what neither lies there nor in the user's cache; how many there are."""
     from card import cubin_path
 
-    from llmc.codegen.cuda.nvrtc import cached_cubin
+    from llmc.codegen.cuda.target.nvrtc import cached_cubin
     from llmc.emulator.cache import cache_dir
 
     def one(source: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from parts import Outcome
 from records import Item
 
-from llmc.codegen.cuda.assumptions import ASSUMED
+from llmc.codegen.cuda.target.assumptions import ASSUMED
 
 FORMAT = 2
 

@@ -40,7 +40,7 @@ from records import Item  # noqa: E402
 from report import Report, bandwidth, rate  # noqa: E402
 from tables import show  # noqa: E402
 
-from llmc.runtime.staging import hidden_sibling, remove_dead_siblings  # noqa: E402
+from llmc.runtime.artifact.atomic_folder import hidden_sibling, remove_dead_siblings  # noqa: E402
 
 Expect = Callable[[str, Item], None]
 EMULATED = {"sm_80": "a100", "sm_89": "l40s", "sm_90a": "h100"}
@@ -93,7 +93,7 @@ class Session:
 
 def gpu_of(card: str, arch: str) -> str:
     """Which of the GPUs that engines are built for this card is, by its name, or is most like, by its architecture."""
-    from llmc.codegen.cuda.gpus import GPUS
+    from llmc.codegen.cuda.target.gpus import GPUS
 
     words = re.sub(r"[^a-z0-9]", "", card.lower())
     alike = [name for name, gpu in GPUS.items() if gpu.arch == arch]
@@ -208,7 +208,7 @@ def _expectations(found: Report, engine: Path, target: str) -> Expect:
     """Adds floor_s and expected_s to the items of a model: a limit that was not measured is the data sheet's."""
     from expectations import Expectations, Measured, card_as_measured
 
-    from llmc.codegen.cuda.gpus import GPUS
+    from llmc.codegen.cuda.target.gpus import GPUS
 
     gpu, card = GPUS[target], found.limits["card"]
     assert gpu.peaks.bf16 is not None

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from llmc.codegen.cpu.expression import Number, expression, literal
 from llmc.codegen.cpu.formats import row_bytes
 from llmc.codegen.cpu.rows_arguments import Parameter, parameter_name
-from llmc.compiler.ir.dims import Poly
-from llmc.compiler.ir.graph import Value
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.kernel import PackedLinear
-from llmc.compiler.ir.ops.pointwise import Cast
-from llmc.compiler.ir.types import DType
+from llmc.ir.dims import Poly
+from llmc.ir.graph import Value
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.kernel import PackedLinear
+from llmc.ir.ops.pointwise import Cast
+from llmc.ir.types import DType
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from llmc.codegen.numbers import finite_literal, float32
-from llmc.compiler.ir.graph import IRError, Node
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
-from llmc.compiler.ir.types import DType
+from llmc.ir.graph import IRError, Node
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
+from llmc.ir.types import DType
 
 _CALLS = {
     UnaryFn.NEG: "neg",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llmc.codegen.packing import F32, Bf16, Format, Int8, Rows16
 from llmc.codegen.weight_formats import weight_format
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.types import DType, Groups, TensorType
+from llmc.ir.graph import IRError
+from llmc.ir.types import DType, Groups, TensorType
 
 
 def operand_format(type_: TensorType) -> Format:

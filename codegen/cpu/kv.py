@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmc.codegen.kv_groups import BLOCK_TOKENS, CacheSlot, Place
-from llmc.compiler.ir.types import DType
+from llmc.ir.types import DType
 
 
 def slot_bytes(slot: CacheSlot) -> int:

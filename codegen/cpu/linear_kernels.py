@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.graph import IRError
+from llmc.ir.ops.kernel import Scheme
 
 
 class Features(Protocol):

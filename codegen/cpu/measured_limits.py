@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from llmc.codegen.cpu.target import CpuTarget, TargetError
-from llmc.codegen.cuda.target import CudaTarget
+from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.codegen.roofline import Machine, Peaks
 
 FORMAT = 1

@@ -20,11 +20,11 @@ from llmc.codegen.kv_groups import KvGroups, Place, cache_slots, group_slots
 from llmc.codegen.memory import RowKind
 from llmc.codegen.plan import Launch, Plan, make_plan
 from llmc.codegen.weights import PlacedWeight
-from llmc.compiler.ir.graph import Graph, IRError, Node, Value
-from llmc.compiler.ir.ops.attention import PagedAttention
-from llmc.compiler.ir.ops.constant import Weight, WeightExpr
-from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample, Scheme
-from llmc.compiler.ir.types import TensorType
+from llmc.ir.graph import Graph, IRError, Node, Value
+from llmc.ir.ops.attention import PagedAttention
+from llmc.ir.ops.constant import Weight, WeightExpr
+from llmc.ir.ops.kernel import PackedLinear, Rows, Sample, Scheme
+from llmc.ir.types import TensorType
 
 MAX_HEAD_DIM = 1024  # templates/cpu/attention_split.h
 _INPUTS = {"ids": "s.in.token_ids", "positions": "s.in.positions", "rows": "s.in.rows", "seqs": "s.engine.seqs"}

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from llmc.codegen.cpu.formats import row_bytes
 from llmc.codegen.cpu.loops import Ref, dense
-from llmc.compiler.ir.dims import Poly
-from llmc.compiler.ir.graph import Graph, IRError, Node, Value
-from llmc.compiler.ir.ops.nn import Embedding
-from llmc.compiler.ir.ops.shape import GatherRows, View
-from llmc.compiler.ir.types import CacheType, DType, TensorType
+from llmc.ir.dims import Poly
+from llmc.ir.graph import Graph, IRError, Node, Value
+from llmc.ir.ops.nn import Embedding
+from llmc.ir.ops.shape import GatherRows, View
+from llmc.ir.types import CacheType, DType, TensorType
 
 INTS = (DType.I32, DType.I64)  # one to a row, stored as int32
 FLOATS = (DType.F32, DType.BOOL)  # a bool is stored as a float 0 or 1

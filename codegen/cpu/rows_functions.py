@@ -6,11 +6,11 @@ from llmc.codegen.cpu.expression import literal
 from llmc.codegen.cpu.formats import operand_format, panel_format
 from llmc.codegen.cpu.loops import Ref, over_outer, pointwise
 from llmc.codegen.cpu.rows_values import RowValues
-from llmc.compiler.ir.graph import IRError, Node
-from llmc.compiler.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeStyle, RopeTable
-from llmc.compiler.ir.ops.reduce import Reduce, ReduceFn, Softmax
-from llmc.compiler.ir.ops.shape import Concat
-from llmc.compiler.ir.types import DType
+from llmc.ir.graph import IRError, Node
+from llmc.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeStyle, RopeTable
+from llmc.ir.ops.reduce import Reduce, ReduceFn, Softmax
+from llmc.ir.ops.shape import Concat
+from llmc.ir.types import DType
 
 
 def compute(values: RowValues, node: Node) -> None:

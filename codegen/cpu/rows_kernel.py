@@ -13,13 +13,13 @@ from llmc.codegen.cpu.loops import Ref, dense, pointwise
 from llmc.codegen.cpu.rows_arguments import FLOATS, INTS, Parameter, row_shape
 from llmc.codegen.cpu.rows_functions import compute, operand
 from llmc.codegen.cpu.rows_values import RowValues
-from llmc.compiler.ir.graph import Graph, Node, Value
-from llmc.compiler.ir.ops.attention import KvWrite
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.kernel import QuantizeRows
-from llmc.compiler.ir.ops.pointwise import Binary, Cast, Unary, Where
-from llmc.compiler.ir.ops.shape import Expand, GatherRows, Permute, Slice, View
-from llmc.compiler.ir.types import CacheType, DType
+from llmc.ir.graph import Graph, Node, Value
+from llmc.ir.ops.attention import KvWrite
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.kernel import QuantizeRows
+from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
+from llmc.ir.ops.shape import Expand, GatherRows, Permute, Slice, View
+from llmc.ir.types import CacheType, DType
 
 
 @dataclass

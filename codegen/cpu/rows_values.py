@@ -9,11 +9,11 @@ from math import prod
 from llmc.codegen.cpu.expression import Number, expression, literal
 from llmc.codegen.cpu.loops import Ref, dense, pointwise
 from llmc.codegen.cpu.rows_arguments import INTS, Int, input_arguments, output_arguments, row_shape
-from llmc.compiler.ir.graph import Graph, IRError, Node, Value
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, Where
-from llmc.compiler.ir.ops.shape import Expand, GatherRows, View
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.ir.graph import Graph, IRError, Node, Value
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, Where
+from llmc.ir.ops.shape import Expand, GatherRows, View
+from llmc.ir.types import DType, TensorType
 
 _POINTWISE = (Unary, Binary, Where, Cast)
 _INT_OPERATORS = {BinaryFn.ADD: "+", BinaryFn.SUB: "-", BinaryFn.MUL: "*"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmc.codegen.cpu.formats import row_bytes
 from llmc.codegen.packing import round_up
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.ir.types import DType, TensorType
 
 
 class CpuStorage:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable
 
 from llmc.codegen.numbers import finite_literal, float32
-from llmc.compiler.ir.graph import IRError, Node, Value
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
-from llmc.compiler.ir.types import DType
+from llmc.ir.graph import IRError, Node, Value
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
+from llmc.ir.types import DType
 
 POINTWISE = (Unary, Binary, Where, Cast)
 INTS = (DType.I32, DType.I64)

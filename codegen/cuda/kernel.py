@@ -10,8 +10,8 @@ from typing import ClassVar, Protocol
 
 import jinja2
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES, headers
-from llmc.codegen.cuda.target import CudaTarget
+from llmc.codegen.cuda.target.capabilities import CudaTarget
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES, headers
 
 
 @dataclass(frozen=True)

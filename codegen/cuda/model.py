@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 import llmc.runtime.cuda.plan as plan
 from llmc.codegen.buffers import place_values
-from llmc.codegen.cuda.attention_calls import attention_calls
-from llmc.codegen.cuda.edges import edges
-from llmc.codegen.cuda.formats import row_bytes
-from llmc.codegen.cuda.gpus import Gpu
-from llmc.codegen.cuda.kv import CudaKvSlot
-from llmc.codegen.cuda.launches import Call, Kernels, Scope, refuse_grid
-from llmc.codegen.cuda.linear_calls import linear_call
-from llmc.codegen.cuda.rows_calls import rows_call
-from llmc.codegen.cuda.sample_calls import sample_call
+from llmc.codegen.cuda.attention.calls import attention_calls
+from llmc.codegen.cuda.linear.calls import linear_call
+from llmc.codegen.cuda.plan.edges import edges
+from llmc.codegen.cuda.plan.formats import row_bytes
+from llmc.codegen.cuda.plan.kv import CudaKvSlot
+from llmc.codegen.cuda.plan.launches import Call, Kernels, Scope, refuse_grid
+from llmc.codegen.cuda.rows.calls import rows_call
+from llmc.codegen.cuda.sample.calls import sample_call
+from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.kv_groups import CacheSlot, KvGroups, cache_slots, group_slots
 from llmc.codegen.memory import RowKind
 from llmc.codegen.package import cubin_file
 from llmc.codegen.weights import PlacedWeight
-from llmc.compiler.ir.graph import Graph, IRError, Node
-from llmc.compiler.ir.ops.attention import PagedAttention
-from llmc.compiler.ir.ops.constant import Weight, WeightExpr
-from llmc.compiler.ir.ops.kernel import PackedLinear, Rows, Sample
-from llmc.compiler.ir.types import TensorType
-from llmc.runtime.manifest import Limits
+from llmc.ir.graph import Graph, IRError, Node
+from llmc.ir.ops.attention import PagedAttention
+from llmc.ir.ops.constant import Weight, WeightExpr
+from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
+from llmc.ir.types import TensorType
+from llmc.runtime.artifact.manifest import Limits
 
 REGIONS = {
     "prefill": {"T": RowKind.TOKEN, "R": RowKind.SAMPLED},

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from llmc.compiler.capture.importer import Call, aten, handles
-from llmc.compiler.ir.graph import Value
-from llmc.compiler.ir.ops.attention import Attention, Mask, MaskDescriptor
-from llmc.compiler.ir.ops.nn import Embedding, LayerNorm, RmsNorm
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn
-from llmc.compiler.ir.ops.reduce import Linear, MatMul, Reduce, ReduceFn, Softmax
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.ir.graph import Value
+from llmc.ir.ops.attention import Attention, Mask, MaskDescriptor
+from llmc.ir.ops.nn import Embedding, LayerNorm, RmsNorm
+from llmc.ir.ops.pointwise import Binary, BinaryFn
+from llmc.ir.ops.reduce import Linear, MatMul, Reduce, ReduceFn, Softmax
+from llmc.ir.types import DType, TensorType
 
 _REDUCE = {"mean": ReduceFn.MEAN, "sum": ReduceFn.SUM, "amax": ReduceFn.MAX, "amin": ReduceFn.MIN}
 

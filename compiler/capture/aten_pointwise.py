@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from llmc.compiler.capture.importer import Call, aten
-from llmc.compiler.ir.graph import Value
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Unary, UnaryFn, Where
-from llmc.compiler.ir.ops.shape import Expand
-from llmc.compiler.ir.types import DType
+from llmc.ir.graph import Value
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Unary, UnaryFn, Where
+from llmc.ir.ops.shape import Expand
+from llmc.ir.types import DType
 
 _UNARY = {
     "abs": UnaryFn.ABS,

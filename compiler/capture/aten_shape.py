@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from llmc.compiler.capture.importer import Call, Result, aten
-from llmc.compiler.ir.dims import Dim
-from llmc.compiler.ir.graph import Value
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn
-from llmc.compiler.ir.ops.shape import Arange, Concat, Expand, Permute, Slice
+from llmc.ir.dims import Dim
+from llmc.ir.graph import Value
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.pointwise import Binary, BinaryFn
+from llmc.ir.ops.shape import Arange, Concat, Expand, Permute, Slice
 
 # the largest int64: "to the end"
 _END = 2**63 - 1

@@ -18,11 +18,11 @@ from llmc.compiler.capture.importer import Importer
 from llmc.compiler.capture.order import in_order_of_use
 from llmc.compiler.capture.parameters import Parameters, bind
 from llmc.compiler.capture.sizes import Sizes, ir_dtype
-from llmc.compiler.ir.graph import Builder, Graph, Node, Value
-from llmc.compiler.ir.ops.constant import Origin, Scalar, Source, Weight, WeightExpr
-from llmc.compiler.ir.verify import verify
 from llmc.compiler.sources.checkpoint import Checkpoint, StoredTensor
 from llmc.compiler.sources.model_source import ModelSource
+from llmc.ir.graph import Builder, Graph, Node, Value
+from llmc.ir.ops.constant import Origin, Scalar, Source, Weight, WeightExpr
+from llmc.ir.verify import verify
 
 OpenCheckpoint = Callable[[PreTrainedModel], Checkpoint]
 

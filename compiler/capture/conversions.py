@@ -18,8 +18,8 @@ from llmc.compiler.capture import aten_layers, aten_pointwise, aten_shape  # noq
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.importer import Importer
 from llmc.compiler.capture.sizes import Sizes
-from llmc.compiler.ir.graph import Builder, Node, Value
-from llmc.compiler.ir.ops.constant import Apply, Literal, Scalar, Weight, WeightExpr
+from llmc.ir.graph import Builder, Node, Value
+from llmc.ir.ops.constant import Apply, Literal, Scalar, Weight, WeightExpr
 
 
 def converted(

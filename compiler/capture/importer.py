@@ -24,13 +24,13 @@ from torch import fx
 from llmc.compiler.capture.aliasing import needed_nodes, shares_storage, storage
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.sizes import Sizes, ir_dtype
-from llmc.compiler.ir.dims import Dim
-from llmc.compiler.ir.graph import Builder, IRError, Op, Value
-from llmc.compiler.ir.ops.attention import Mask
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.pointwise import Cast
-from llmc.compiler.ir.ops.shape import View
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.ir.dims import Dim
+from llmc.ir.graph import Builder, IRError, Op, Value
+from llmc.ir.ops.attention import Mask
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.pointwise import Cast
+from llmc.ir.ops.shape import View
+from llmc.ir.types import DType, TensorType
 
 Result = Value | tuple[Value, ...]
 Handler = Callable[["Call"], Result]

@@ -14,7 +14,7 @@ from typing import Any
 from transformers import masking_utils
 
 from llmc.compiler.capture.errors import CaptureError
-from llmc.compiler.ir.ops.attention import Mask
+from llmc.ir.ops.attention import Mask
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _walk(function: Callable[..., Any], module: str) -> _Seen:
             return _Seen()
     raise CaptureError(
         f"{module}: attention mask part {name} is not known; teach it to compiler/capture/masks.py and "
-        "compiler/ir/ops/attention.py"
+        "ir/ops/attention.py"
     )
 
 

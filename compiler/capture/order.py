@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from llmc.compiler.ir.graph import Graph, Node, Value
-from llmc.compiler.ir.ops.constant import Weight
+from llmc.ir.graph import Graph, Node, Value
+from llmc.ir.ops.constant import Weight
 
 _COUNTER = re.compile(r"(_\d+)+$")
 

@@ -19,10 +19,10 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, dot
 
 from llmc.compiler.capture.conversions import converted
 from llmc.compiler.capture.errors import CaptureError
-from llmc.compiler.ir.ops.constant import Apply, Source, WeightExpr
-from llmc.compiler.ir.ops.pointwise import Cast
-from llmc.compiler.ir.types import DType
 from llmc.compiler.sources.checkpoint import Checkpoint, StoredDtype, StoredTensor
+from llmc.ir.ops.constant import Apply, Source, WeightExpr
+from llmc.ir.ops.pointwise import Cast
+from llmc.ir.types import DType
 
 _CHUNK_ROWS = 4096
 

@@ -9,8 +9,8 @@ import torch
 from torch.export import ExportedProgram
 
 from llmc.compiler.capture.errors import CaptureError
-from llmc.compiler.ir.dims import Dim, Poly, sym
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.ir.dims import Dim, Poly, sym
+from llmc.ir.types import DType, TensorType
 
 _DTYPES = {
     torch.float32: DType.F32,

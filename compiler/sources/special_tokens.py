@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.tokenizer import TokenizerFiles
-from llmc.runtime.manifest import SpecialTokens
+from llmc.runtime.artifact.manifest import SpecialTokens
 
 _MOST_NAMED = 8
 

@@ -4,7 +4,7 @@ return at once, so that a bucket costs launches and no work."""
 from bisect import bisect_left
 
 from llmc.runtime.cuda.plan import Sizes
-from llmc.runtime.prepare import StepLimits
+from llmc.runtime.step.arrays import StepLimits
 
 _SMALL = (1, 2, 4, 8, 16, 24, 32)
 _DECODE_STEP = 16

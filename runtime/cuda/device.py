@@ -6,22 +6,22 @@ A step is a copy of its arrays to the device, a graph launch, a copy back, and o
 import contextlib
 import os
 
-from llmc.runtime.artifact import Artifact
-from llmc.runtime.cuda.addresses import find_buffer
-from llmc.runtime.cuda.arguments import Arguments
+from llmc.runtime.artifact.artifact import Artifact
+from llmc.runtime.cpu.device import DeviceMemory
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
-from llmc.runtime.cuda.driver import CudaError
-from llmc.runtime.cuda.early import EarlyStart
-from llmc.runtime.cuda.graphs import EntryGraphs
-from llmc.runtime.cuda.logits import LogitsCopy
+from llmc.runtime.cuda.driver.driver import CudaError
+from llmc.runtime.cuda.graph.arguments import Arguments
+from llmc.runtime.cuda.graph.early import EarlyStart
+from llmc.runtime.cuda.graph.graphs import EntryGraphs
+from llmc.runtime.cuda.graph.serial import SerialEntry
+from llmc.runtime.cuda.memory.addresses import find_buffer
+from llmc.runtime.cuda.memory.resident import Resident
 from llmc.runtime.cuda.plan import Sizes, read_plan
-from llmc.runtime.cuda.resident import Resident
-from llmc.runtime.cuda.sampling_stage import SamplingStage
-from llmc.runtime.cuda.serial import SerialEntry
-from llmc.runtime.device import DeviceMemory
+from llmc.runtime.cuda.step.logits import LogitsCopy
+from llmc.runtime.cuda.step.sampling_stage import SamplingStage
 from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
-from llmc.runtime.limits import LoadOptions, plan_step
-from llmc.runtime.prepare import StepBuffers
+from llmc.runtime.step.arrays import StepBuffers
+from llmc.runtime.step.limits import LoadOptions, plan_step
 
 PREFILL, DECODE = "prefill", "decode"
 

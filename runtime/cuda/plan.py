@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from llmc.runtime.artifact.plan import FORMAT, Arena, Buffer
+from llmc.runtime.artifact.strict_json import JsonMismatch, from_plain, parse_json
 from llmc.runtime.errors import ManifestInvalid
-from llmc.runtime.plan import FORMAT, Arena, Buffer
-from llmc.runtime.strict_json import JsonMismatch, from_plain, parse_json
 
 SYMBOLS = ("T", "R", "S", "L")
 POINTERS = ("buffer", "weight", "input", "scratch", "kv", "output")

@@ -1,4 +1,4 @@
-// The contract between a CPU engine (model.so) and the runtime that loads it (runtime/abi.py mirrors it field by
+// The contract between a CPU engine (model.so) and the runtime that loads it (runtime/cpu/library.py mirrors it field by
 // field; a test compares sizes and offsets). Plain C types only. All pointers stay owned by the caller and must
 // live until the call returns.
 #pragma once

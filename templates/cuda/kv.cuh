@@ -1,6 +1,6 @@
 // kv.cuh - where keys and values lie in the pool of cache blocks. A block holds 32 positions of one sequence in every
 // attention layer; a layer's bytes inside it are its slot: keys [HKV][32][kDk], then values [HKV][32][kDv], head
-// dimensions padded with zeros to whole MMA steps of 16. Its twin in Python is codegen/cuda/kv.py.
+// dimensions padded with zeros to whole MMA steps of 16. Its twin in Python is codegen/cuda/plan/kv.py.
 #pragma once
 #include "device.cuh"
 

@@ -1,4 +1,4 @@
-// rows.cuh - what generated kernels of row-wise nodes are made of (codegen/cuda/rows_emit.py writes the loops): elements
+// rows.cuh - what generated kernels of row-wise nodes are made of (codegen/cuda/rows/emit.py writes the loops): elements
 // of every stored type as floats, ints and bools, one or eight at a time, and reductions in one order.
 #pragma once
 #include "kv.cuh"

@@ -1,5 +1,5 @@
 // sample_row.cuh - how one row's next token is chosen, in device memory: abi.h's LlmcSampling with offsets into the
-// step's arrays of histories and biases instead of pointers of the host. runtime/cuda/sampling.py mirrors it.
+// step's arrays of histories and biases instead of pointers of the host. runtime/cuda/step/sampling.py mirrors it.
 #pragma once
 #include "device.cuh"
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams
-from llmc.codegen.cuda.attention_layer import Layer
-from llmc.codegen.cuda.sample import SampleParams
-from llmc.compiler.ir.types import DType
+from llmc.codegen.cuda.attention.layer import Layer
+from llmc.codegen.cuda.attention.params import DecodeAttentionParams, PrefillAttentionParams
+from llmc.codegen.cuda.sample.params import SampleParams
+from llmc.ir.types import DType
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "bench" / "gpu"

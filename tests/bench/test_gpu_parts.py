@@ -206,7 +206,7 @@ def test_engines_of_a_report_that_was_killed_do_not_stay_in_memory(
     from run import SCRATCH, scratch_parent
 
     program = (
-        "import sys, time; from pathlib import Path; from llmc.runtime.staging import hidden_sibling\n"
+        "import sys, time; from pathlib import Path; from llmc.runtime.artifact.atomic_folder import hidden_sibling\n"
         f"with hidden_sibling(Path(sys.argv[1]) / {SCRATCH!r}) as folder:\n"
         "    (folder / 'engine').mkdir(); print('there', flush=True); time.sleep(600)"
     )

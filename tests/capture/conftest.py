@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 
 from llmc.compiler.capture import hooks
 from llmc.compiler.capture.capture import Captured, capture_with
-from llmc.compiler.ir.reference import run
 from llmc.compiler.sources.checkpoint import Checkpoint, StoredDtype, StoredTensor, checkpoint_of
 from llmc.compiler.sources.demo import fetch_demo
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
+from llmc.ir.reference import run
 
 hooks.install()
 

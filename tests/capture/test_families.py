@@ -12,13 +12,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from llmc.compiler.capture.capture import Captured, capture_with
 from llmc.compiler.capture.export import meta_model
-from llmc.compiler.ir.ops.attention import Attention, Mask
-from llmc.compiler.ir.ops.constant import Apply, Origin, Source, Weight
-from llmc.compiler.ir.parser import parse
-from llmc.compiler.ir.printer import print_graph
-from llmc.compiler.ir.verify import verify
 from llmc.compiler.sources.checkpoint import Checkpoint
 from llmc.compiler.sources.model_source import ModelSource
+from llmc.ir.ops.attention import Attention, Mask
+from llmc.ir.ops.constant import Apply, Origin, Source, Weight
+from llmc.ir.parser import parse
+from llmc.ir.printer import print_graph
+from llmc.ir.verify import verify
 
 CaptureFamily = Callable[..., tuple[PreTrainedModel, Captured]]
 

@@ -15,7 +15,7 @@ from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.export import export, meta_model
 from llmc.compiler.capture.masks import describe
 from llmc.compiler.capture.tracing import current_trace
-from llmc.compiler.ir.ops.attention import Mask
+from llmc.ir.ops.attention import Mask
 
 
 def test_the_pinned_transformers() -> None:

@@ -1,8 +1,8 @@
 """The captured graph says nothing of the order in which modeling code ran."""
 
 from llmc.compiler.capture.order import in_order_of_use
-from llmc.compiler.ir.parser import parse
-from llmc.compiler.ir.printer import print_graph
+from llmc.ir.parser import parse
+from llmc.ir.printer import print_graph
 
 ONE = """
 graph captured {

@@ -13,9 +13,9 @@ from llmc.compiler.capture.buffers import evaluate_buffers
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.export import meta_model
 from llmc.compiler.capture.parameters import bind
-from llmc.compiler.ir.ops.constant import Source, Weight
-from llmc.compiler.ir.reference import weight
 from llmc.compiler.sources.checkpoint import Checkpoint, checkpoint_of
+from llmc.ir.ops.constant import Source, Weight
+from llmc.ir.reference import weight
 
 
 def refusal(oracle: ModuleType, family: str = "llama", **changes: torch.Tensor | None) -> str:

@@ -15,8 +15,8 @@ from llmc.compiler.capture.capture import import_program
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.export import Exported, export, meta_model
 from llmc.compiler.capture.parameters import Parameters
-from llmc.compiler.ir.ops.constant import Source
-from llmc.compiler.ir.types import DType
+from llmc.ir.ops.constant import Source
+from llmc.ir.types import DType
 
 Change = Callable[[Any, Tensor], Tensor]
 

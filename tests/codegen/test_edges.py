@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmc.codegen.cuda.edges import Access, Span, edges
+from llmc.codegen.cuda.plan.edges import Access, Span, edges
 
 SPANS = st.builds(
     lambda space, start, size, part: Span(space, start, start + size, part),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+from catalog import for_target
 
 from llmc.codegen.cpu.target import CpuTarget, TargetError
-from llmc.codegen.cuda.catalog import for_target
-from llmc.codegen.cuda.gpus import GIB, GPUS, Gpu
-from llmc.codegen.cuda.target import TARGETS, CudaTarget
+from llmc.codegen.cuda.target.capabilities import TARGETS, CudaTarget
+from llmc.codegen.cuda.target.gpus import GIB, GPUS, Gpu
 from llmc.codegen.work import Unit
 from llmc.compiler.targets import find_target, target_names
 from llmc.emulator import devices

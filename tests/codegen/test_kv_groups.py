@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from llmc.codegen.cpu.kv import kv_arguments, slot_bytes
 from llmc.codegen.kv_groups import BLOCK_TOKENS, LINE, CacheSlot, cache_slots, group_slots, reach
-from llmc.compiler.ir.ops.attention import Mask
-from llmc.compiler.ir.parser import parse
-from llmc.compiler.ir.types import DType
+from llmc.ir.ops.attention import Mask
+from llmc.ir.parser import parse
+from llmc.ir.types import DType
 
 slots = st.builds(
     CacheSlot,

@@ -10,13 +10,13 @@ import pytest
 
 from llmc.codegen.package import Contents, Facts, TargetPart, cubin_file, cuda_part, write_engine
 from llmc.codegen.weights import place_weights
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.constant import Source
-from llmc.compiler.ir.types import DType
 from llmc.emulator.engine_twins import find_pairs
-from llmc.runtime.artifact import read_manifest
-from llmc.runtime.kv_layout import KvGroup, KvLayout
-from llmc.runtime.manifest import ArenaBytes, GenerationDefaults, Limits, ModelSummary, SpecialTokens
+from llmc.ir.graph import Graph
+from llmc.ir.ops.constant import Source
+from llmc.ir.types import DType
+from llmc.runtime.artifact.artifact import read_manifest
+from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout
+from llmc.runtime.artifact.manifest import ArenaBytes, GenerationDefaults, Limits, ModelSummary, SpecialTokens
 
 WEIGHTS = place_weights([Source("w", DType.F32, (64,))])
 FACTS = Facts(

@@ -8,10 +8,10 @@ import pytest
 from llmc.codegen.packing import Rows16, unpack, widen_bf16
 from llmc.codegen.random_weights import BLOCK_VALUES, RandomWeights
 from llmc.codegen.weight_formats import stored_bytes
-from llmc.compiler.ir.ops.constant import Apply, Origin, Pack, QuantizeChannels, QuantPart, Source, WeightExpr
-from llmc.compiler.ir.ops.pointwise import Cast
-from llmc.compiler.ir.ops.shape import Concat
-from llmc.compiler.ir.types import DType, Panels
+from llmc.ir.ops.constant import Apply, Origin, Pack, QuantizeChannels, QuantPart, Source, WeightExpr
+from llmc.ir.ops.pointwise import Cast
+from llmc.ir.ops.shape import Concat
+from llmc.ir.types import DType, Panels
 
 ROWS = Panels(1, 1, 8)
 

@@ -8,23 +8,23 @@ import pytest
 
 from llmc.codegen.cpu.measured_limits import MeasuredLimits, read_limits
 from llmc.codegen.cpu.target import TargetError, find_cpu
-from llmc.codegen.cuda.assumptions import ASSUMED
-from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
-from llmc.codegen.cuda.attention_cost import Rates, attention_work, workspace_bytes
-from llmc.codegen.cuda.attention_layer import Layer
-from llmc.codegen.cuda.gpus import GPUS, Gpu
-from llmc.codegen.cuda.launch_cost import BlockWork, LaunchWork, launch_seconds, makespan, resident
-from llmc.codegen.cuda.linear import variants
-from llmc.codegen.cuda.linear_cost import cost
-from llmc.codegen.cuda.roofline import Launched, machine
-from llmc.codegen.cuda.storage import CudaStorage
+from llmc.codegen.cuda.attention.cost import Rates, attention_work, workspace_bytes
+from llmc.codegen.cuda.attention.layer import Layer
+from llmc.codegen.cuda.attention.params import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
+from llmc.codegen.cuda.cost.launches import BlockWork, LaunchWork, launch_seconds, makespan, resident
+from llmc.codegen.cuda.cost.roofline import Launched, machine
+from llmc.codegen.cuda.linear.cost import cost
+from llmc.codegen.cuda.linear.variants import variants
+from llmc.codegen.cuda.plan.storage import CudaStorage
+from llmc.codegen.cuda.target.assumptions import ASSUMED
+from llmc.codegen.cuda.target.gpus import GPUS, Gpu
 from llmc.codegen.roofline import Bound, Floor, Machine, Peaks, floor
 from llmc.codegen.work import Costing, Step, Unit, Work, kernels, visible
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.attention import Mask
-from llmc.compiler.ir.ops.kernel import PackedLinear
-from llmc.compiler.ir.parser import parse
-from llmc.compiler.ir.types import DType
+from llmc.ir.graph import Graph
+from llmc.ir.ops.attention import Mask
+from llmc.ir.ops.kernel import PackedLinear
+from llmc.ir.parser import parse
+from llmc.ir.types import DType
 
 H100, A100 = GPUS["h100"], GPUS["a100"]
 SIMPLE = Machine(bandwidth=1e12, cache_bytes=1000, peaks=Peaks(f32=1e13, bf16=1e14))

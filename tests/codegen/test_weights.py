@@ -18,8 +18,8 @@ from llmc.codegen import weights as module
 from llmc.codegen.packing import unpack, widen_bf16
 from llmc.codegen.weight_formats import stored_bytes, weight_format
 from llmc.codegen.weights import DATA_ALIGNMENT, Evaluator, place_weights, sources, stored, weight_name, write_weights
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.constant import (
+from llmc.ir.graph import IRError
+from llmc.ir.ops.constant import (
     Apply,
     Interleave,
     Literal,
@@ -30,10 +30,10 @@ from llmc.compiler.ir.ops.constant import (
     Source,
     WeightExpr,
 )
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
-from llmc.compiler.ir.ops.shape import Concat, Expand, Permute, Slice, View
-from llmc.compiler.ir.reference import weight as whole_weight
-from llmc.compiler.ir.types import DType, Panels
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
+from llmc.ir.ops.shape import Concat, Expand, Permute, Slice, View
+from llmc.ir.reference import weight as whole_weight
+from llmc.ir.types import DType, Panels
 
 Array = npt.NDArray[np.generic]
 

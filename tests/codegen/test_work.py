@@ -7,15 +7,15 @@ import pytest
 from llmc.codegen.cpu.formats import row_bytes
 from llmc.codegen.cpu.kv import slot_bytes
 from llmc.codegen.cpu.storage import CpuStorage
-from llmc.codegen.cuda.storage import CudaStorage
+from llmc.codegen.cuda.plan.storage import CudaStorage
 from llmc.codegen.kv_groups import CacheSlot
 from llmc.codegen.weight_formats import stored_bytes
 from llmc.codegen.work import Costing, Slot, Step, Unit, Work, kernels, visible, weight_bytes
-from llmc.compiler.ir.dims import sym
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.attention import Mask
-from llmc.compiler.ir.parser import parse
-from llmc.compiler.ir.types import DType, Groups, Panels, TensorType
+from llmc.ir.dims import sym
+from llmc.ir.graph import IRError
+from llmc.ir.ops.attention import Mask
+from llmc.ir.parser import parse
+from llmc.ir.types import DType, Groups, Panels, TensorType
 
 DECODE = Step(seqs=3, new=1, past=10)
 PREFILL = Step(seqs=1, new=5, past=0)

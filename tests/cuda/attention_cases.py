@@ -16,11 +16,11 @@ import numpy as np
 from ml_dtypes import bfloat16
 from references import Expected, Wrong, compare, f64
 
-from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
-from llmc.codegen.cuda.attention_layer import HEADER_FLOATS, Layer
-from llmc.codegen.cuda.kv import KV_BLOCK
-from llmc.compiler.ir.types import DType
+from llmc.codegen.cuda.attention.layer import HEADER_FLOATS, Layer
+from llmc.codegen.cuda.attention.params import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
+from llmc.codegen.cuda.plan.kv import KV_BLOCK
 from llmc.emulator.session import Argument, DeviceArray
+from llmc.ir.types import DType
 from llmc.runtime.cuda.plan import Sizes
 
 if TYPE_CHECKING:

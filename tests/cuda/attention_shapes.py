@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
-from llmc.codegen.cuda.attention_layer import Layer
+from llmc.codegen.cuda.attention.layer import Layer
+from llmc.codegen.cuda.attention.params import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.kernel import KernelParams
-from llmc.compiler.ir.types import DType
+from llmc.ir.types import DType
 
 if TYPE_CHECKING:
     from harness import Shape

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from llmc.codegen.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
+from llmc.codegen.cpu.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
 from llmc.compiler.targets import find_target
 from llmc.emulator.cache import cache_dir
-from llmc.runtime.abi import MAX_LOGPROBS, LlmcSampling
+from llmc.runtime.cpu.library import MAX_LOGPROBS, LlmcSampling
 
 HARNESS = Path(__file__).resolve().parent.parent / "kernels"
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
+from llmc.runtime.cuda.graph.tensor_maps import TensorMap, encode_tensor_map
 from llmc.runtime.cuda.plan import Box
-from llmc.runtime.cuda.tensor_maps import TensorMap, encode_tensor_map
 
 
 class CallFailed(RuntimeError):

@@ -15,21 +15,21 @@ from cuda.bindings import driver as cu
 from cuda_calls import Long, Ptr, add_node, alloc, context, download, load, matrix_map, ok, upload
 from linear_cases import CASES
 from ml_dtypes import bfloat16
+from rows_examples import kernel, queries_keys_values, rms_norm_bf16
 
-from llmc.codegen.cuda.attention_forms import attention_forms
-from llmc.codegen.cuda.gpus import GPUS
+from llmc.codegen.cuda.attention.forms import attention_forms
 from llmc.codegen.cuda.kernel import KernelParams, symbol_of
-from llmc.codegen.cuda.kv import KV_BLOCK, CudaKvSlot
-from llmc.codegen.cuda.linear import variants
-from llmc.codegen.cuda.linear_params import ArgumentKind, LinearParams
-from llmc.codegen.cuda.rows_examples import kernel, queries_keys_values, rms_norm_bf16
-from llmc.codegen.cuda.rows_kernel import Argument as RowsParameter
-from llmc.codegen.cuda.rows_kernel import ArgumentKind as RowsArgument
-from llmc.codegen.cuda.target import TARGETS
-from llmc.compiler.ir.dims import sym
-from llmc.compiler.ir.ops.attention import PagedAttention
-from llmc.compiler.ir.ops.kernel import GATE_RUN
-from llmc.compiler.ir.types import DType, tensor
+from llmc.codegen.cuda.linear.params import ArgumentKind, LinearParams
+from llmc.codegen.cuda.linear.variants import variants
+from llmc.codegen.cuda.plan.kv import KV_BLOCK, CudaKvSlot
+from llmc.codegen.cuda.rows.kernel import Argument as RowsParameter
+from llmc.codegen.cuda.rows.kernel import ArgumentKind as RowsArgument
+from llmc.codegen.cuda.target.capabilities import TARGETS
+from llmc.codegen.cuda.target.gpus import GPUS
+from llmc.ir.dims import sym
+from llmc.ir.ops.attention import PagedAttention
+from llmc.ir.ops.kernel import GATE_RUN
+from llmc.ir.types import DType, tensor
 from llmc.runtime.cuda.plan import Argument, Sizes
 
 LAYERS, HIDDEN, INTER, VOCAB, HEADS, KV_HEADS, D, CONTEXT = 30, 576, 1536, 49152, 9, 3, 64, 100

@@ -14,7 +14,7 @@ from device_checks import ASK, FOLDER, MODEL, emulator, forget_error, loaded, pr
 from toy_engine import BLOCK, MAX_BATCH, MAX_LEN, MAX_TOKENS, VOCAB, WINDOW, H
 
 from llmc.runtime import Engine
-from llmc.runtime.cuda.driver import CudaError
+from llmc.runtime.cuda.driver.driver import CudaError
 from llmc.runtime.errors import ChecksumMismatch, DeviceRefused, MachineMismatch, NotEnoughMemory, StepFailed
 
 
@@ -63,7 +63,7 @@ def not_even_the_arrays_of_steps() -> None:
 
 def a_load_that_fails_gives_all_back() -> None:
     """Damaged weights, found when they are on the device already; and a copy that CUDA refuses."""
-    from llmc.runtime.cuda import upload
+    from llmc.runtime.cuda.memory import upload
 
     before = emulator().llmcEmuLiveAllocations()
     text = refusal(ChecksumMismatch, lambda: Engine.load(FOLDER / "damaged"))
@@ -89,7 +89,7 @@ def a_load_that_fails_gives_all_back() -> None:
 
 def weights_come_in_many_pieces() -> None:
     """Of a size that no tensor's bytes are a multiple of."""
-    from llmc.runtime.cuda import upload
+    from llmc.runtime.cuda.memory import upload
 
     upload.PIECE_BYTES = 1000
     with loaded("toy") as engine:
@@ -214,7 +214,7 @@ def a_graph_that_is_refused_for_another_reason() -> None:
 
 
 def an_old_driver() -> None:
-    from llmc.runtime.cuda import gpu
+    from llmc.runtime.cuda.driver.driver import gpu
 
     gpu.MIN_CUDA = (14, 2)
     text = refusal(MachineMismatch, lambda: Engine.load(FOLDER / "toy"))

@@ -13,8 +13,8 @@ from toy_engine import MAX_BATCH, MAX_TOKENS, VALID, H
 
 from llmc.runtime import SamplingParams
 from llmc.runtime.errors import StepFailed
-from llmc.runtime.request import TokenHistory
-from llmc.runtime.row_sampling import RowSampling
+from llmc.runtime.loop.request import TokenHistory
+from llmc.runtime.step.row_sampling import RowSampling
 
 
 def answers_in_any_company() -> None:

@@ -8,10 +8,10 @@ from cuda.bindings import driver as cu
 from cuda_calls import CallFailed, Ptr, add_node, alloc, launch, ok, upload
 from driver_checks import FOLDER, ONES, R, forget_error, kernel, raises, run, stream
 
-from llmc.runtime.cuda import tensor_maps
-from llmc.runtime.cuda.driver import CudaError
+from llmc.runtime.cuda.driver.driver import CudaError
+from llmc.runtime.cuda.graph import tensor_maps
+from llmc.runtime.cuda.graph.tensor_maps import TensorMap, encode_tensor_map
 from llmc.runtime.cuda.plan import Box
-from llmc.runtime.cuda.tensor_maps import TensorMap, encode_tensor_map
 
 
 def flags_and_handles_are_checked() -> None:

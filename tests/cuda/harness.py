@@ -13,12 +13,12 @@ import numpy as np
 import rows_lab
 from ml_dtypes import bfloat16
 
-from llmc.codegen.cuda.attention import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
+from llmc.codegen.cuda.attention.params import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.kernel import KernelParams, render
-from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearWgmmaParams
-from llmc.codegen.cuda.nvrtc import TEMPLATES
-from llmc.codegen.cuda.rows_kernel import RowsParams
-from llmc.codegen.cuda.sample import SampleParams
+from llmc.codegen.cuda.linear.params import LinearMmaParams, LinearWgmmaParams
+from llmc.codegen.cuda.rows.kernel import RowsParams
+from llmc.codegen.cuda.sample.params import SampleParams
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import Argument, DeviceArray, Emulator, Kernel, Schedule
 

@@ -11,14 +11,14 @@ import numpy as np
 from ml_dtypes import bfloat16
 from references import F32_SUM, Expected, Wrong, compare, f64
 
-from llmc.codegen.cuda.formats import row_bytes
-from llmc.codegen.cuda.linear_epilogue import LinearEpilogue, write_epilogue
-from llmc.codegen.cuda.linear_params import SWIZZLE, ArgumentKind, CountedBy, LinearParams
-from llmc.compiler.ir.dims import Poly, sym
-from llmc.compiler.ir.graph import Builder, Graph, Value
-from llmc.compiler.ir.ops.kernel import GATE_RUN, PackedLinear, Scheme
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
-from llmc.compiler.ir.types import DType, TensorType, tensor
+from llmc.codegen.cuda.linear.epilogue import LinearEpilogue, write_epilogue
+from llmc.codegen.cuda.linear.params import SWIZZLE, ArgumentKind, CountedBy, LinearParams
+from llmc.codegen.cuda.plan.formats import row_bytes
+from llmc.ir.dims import Poly, sym
+from llmc.ir.graph import Builder, Graph, Value
+from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, Scheme
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
+from llmc.ir.types import DType, TensorType, tensor
 
 if TYPE_CHECKING:
     from harness import Lab, Shape

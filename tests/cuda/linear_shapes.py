@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from harness import Shape
 from linear_cases import CASES, epilogue
 
-from llmc.codegen.cuda.linear_params import (
+from llmc.codegen.cuda.linear.params import (
     CountedBy,
     LinearMmaParams,
     LinearParams,
@@ -17,7 +17,7 @@ from llmc.codegen.cuda.linear_params import (
     LinearWgmmaParams,
     Slices,
 )
-from llmc.compiler.ir.types import DType
+from llmc.ir.types import DType
 
 P, S = Slices.PARALLEL, Slices.SEQUENTIAL
 BF16, F16 = DType.BF16, DType.F16

@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+import rows_examples as rows
 from attention_shapes import ATTENTION_MUTATED
 from harness import Shape
 from linear_shapes import MUTATED
 from rows_lab import WARPS
 from shapes import SAMPLE_EDGES
 
-from llmc.codegen.cuda import rows_examples as rows
 from llmc.codegen.cuda.kernel import KernelParams, render
-from llmc.codegen.cuda.nvrtc import TEMPLATES
-from llmc.codegen.cuda.sample import SampleParams
+from llmc.codegen.cuda.sample.params import SampleParams
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 
 SYNC = re.compile(
     r"\b(sync|__syncthreads|__syncwarp|__threadfence|cp_async_commit|cp_async_wait<[^>]*>|mbar_init|mbar_fence_init|"

@@ -25,16 +25,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "emulator"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+import sass
 import two_streams
 from harmless import HARMLESS
 from harness import Lab
 from mutants import Kind, Mutant, Source, mutants, sources
 from references import Wrong
 
-from llmc.codegen.cuda import sass
 from llmc.codegen.cuda.kernel import KernelParams
-from llmc.codegen.cuda.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
-from llmc.codegen.cuda.target import TARGETS
+from llmc.codegen.cuda.target.capabilities import TARGETS
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES, CompileError, compile_cubin, headers
 from llmc.emulator.build import BuildError, build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from llmc.compiler.ir.graph import Graph, Value
-from llmc.compiler.ir.ops.constant import Weight
-from llmc.compiler.ir.ops.kernel import Rows, Scheme, WeightLayout
-from llmc.compiler.ir.reference import weight
+from llmc.ir.graph import Graph, Value
+from llmc.ir.ops.constant import Weight
+from llmc.ir.ops.kernel import Rows, Scheme, WeightLayout
+from llmc.ir.reference import weight
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
 from tests.models.captured import read

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import rows_examples
 from ml_dtypes import bfloat16
 from references import Wrong
+from rows_examples import step_arrays
 
-from llmc.codegen.cuda import rows_examples
-from llmc.codegen.cuda.formats import row_bytes
-from llmc.codegen.cuda.kv import KV_BLOCK, CudaKvSlot
-from llmc.codegen.cuda.rows_examples import step_arrays
-from llmc.codegen.cuda.rows_kernel import ArgumentKind, RowsParams
-from llmc.codegen.cuda.rows_terms import is_rowed, row_shape
-from llmc.compiler.ir.dims import Poly
-from llmc.compiler.ir.graph import Graph, Node, Value
-from llmc.compiler.ir.ops.attention import KvWrite
-from llmc.compiler.ir.ops.kernel import Rows
-from llmc.compiler.ir.ops.nn import Embedding
-from llmc.compiler.ir.parser import parse
-from llmc.compiler.ir.reference import Cache, run
-from llmc.compiler.ir.types import CacheType, DType, Panels
+from llmc.codegen.cuda.plan.formats import row_bytes
+from llmc.codegen.cuda.plan.kv import KV_BLOCK, CudaKvSlot
+from llmc.codegen.cuda.rows.kernel import ArgumentKind, RowsParams
+from llmc.codegen.cuda.rows.terms import is_rowed, row_shape
 from llmc.emulator.session import DeviceArray, Schedule
+from llmc.ir.dims import Poly
+from llmc.ir.graph import Graph, Node, Value
+from llmc.ir.ops.attention import KvWrite
+from llmc.ir.ops.kernel import Rows
+from llmc.ir.ops.nn import Embedding
+from llmc.ir.parser import parse
+from llmc.ir.reference import Cache, run
+from llmc.ir.types import CacheType, DType, Panels
 
 if TYPE_CHECKING:
     from harness import Lab, Shape

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmc.runtime.abi import LlmcSampling
+from llmc.runtime.cpu.library import LlmcSampling
 
 LOGITS = ("normal", "peaked", "flat", "ties", "equal", "halves", "huge", "tiny", "bad")
 FILTERS = ("none", "top_k", "top_p", "min_p", "all", "top_k+top_p", "greedy")

@@ -10,9 +10,9 @@ from cpu_sample import Sampled, cpu_sample
 from harness import Lab, Shape
 from references import Wrong
 
-from llmc.codegen.cuda.sample import SampleParams
-from llmc.runtime.abi import LlmcSampling
-from llmc.runtime.cuda.sampling import SampleRow, SamplingArrays, needed, pack, pack_logits_only
+from llmc.codegen.cuda.sample.params import SampleParams
+from llmc.runtime.cpu.library import LlmcSampling
+from llmc.runtime.cuda.step.sampling import SampleRow, SamplingArrays, needed, pack, pack_logits_only
 
 
 def cuda_sample(

@@ -10,7 +10,7 @@ from harness import Shape
 from linear_shapes import LINEAR_CASES, linear_matrix
 
 from llmc.codegen.cuda.kernel import KernelParams
-from llmc.codegen.cuda.sample import SampleParams
+from llmc.codegen.cuda.sample.params import SampleParams
 
 # ids with text, columns, threads, list: one id, tails of 4 and of 256, one, two and three digits of an id
 _SAMPLE = [

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
-from llmc.codegen.cuda.nvrtc import TEMPLATES, compile_cubin
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES, compile_cubin
 from llmc.emulator import pairs
 from llmc.emulator.build import build_driver, build_twin
 from llmc.emulator.devices import H100, Device, environment

@@ -13,16 +13,16 @@ from attention_cases import SOFTCAP, OnDevice, Step, compare_step
 from attention_shapes import LAYERS
 from harness import Lab
 
-from llmc.codegen.cuda.attention import DecodeAttentionParams, PrefillAttentionParams
-from llmc.codegen.cuda.attention_forms import OPERANDS, SCRATCH, attention_forms
-from llmc.codegen.cuda.attention_layer import Layer
-from llmc.codegen.cuda.kv import CudaKvSlot
-from llmc.codegen.cuda.target import TARGETS
-from llmc.compiler.ir.dims import sym
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.attention import Mask, PagedAttention
-from llmc.compiler.ir.types import DType, TensorType, tensor
+from llmc.codegen.cuda.attention.forms import OPERANDS, SCRATCH, attention_forms
+from llmc.codegen.cuda.attention.layer import Layer
+from llmc.codegen.cuda.attention.params import DecodeAttentionParams, PrefillAttentionParams
+from llmc.codegen.cuda.plan.kv import CudaKvSlot
+from llmc.codegen.cuda.target.capabilities import TARGETS
 from llmc.emulator.session import THREE_SCHEDULES, Argument, Mode, Schedule
+from llmc.ir.dims import sym
+from llmc.ir.graph import IRError
+from llmc.ir.ops.attention import Mask, PagedAttention
+from llmc.ir.types import DType, TensorType, tensor
 from llmc.runtime.cuda import plan
 
 Array = np.ndarray

@@ -10,12 +10,12 @@ import pytest
 import subprocesses
 import toy_engine
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator import pairs
 from llmc.emulator.build import build_twin
 from llmc.emulator.devices import A100, H100, Device
+from llmc.runtime.artifact.features import Machine
 from llmc.runtime.cuda.plan import Plan
-from llmc.runtime.features import Machine
 
 SMALL = H100.with_memory(64 << 20)
 PROGRAM, FAULTS_PROGRAM = "device_program.py", "device_faults.py"

@@ -15,10 +15,10 @@ import decode_step
 import driver_sources
 import pytest
 import subprocesses
+from catalog import for_target
 
-from llmc.codegen.cuda.catalog import for_target
-from llmc.codegen.cuda.nvrtc import TEMPLATES, compile_cubin
-from llmc.codegen.cuda.target import TARGETS
+from llmc.codegen.cuda.target.capabilities import TARGETS
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES, compile_cubin
 from llmc.emulator import pairs
 from llmc.emulator.build import build_twin
 from llmc.emulator.devices import H100

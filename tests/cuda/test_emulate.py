@@ -12,7 +12,7 @@ import pytest
 import toy_engine
 from click.testing import CliRunner
 
-from llmc.compiler.cli import main
+from llmc.compiler.commands.cli import main
 from llmc.emulator.__main__ import main as emulator_main
 from llmc.emulator.build import BuildError, Driver
 from llmc.emulator.cache import cache_dir
@@ -31,7 +31,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def llmc(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from llmc.compiler.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from llmc.compiler.commands.cli import main; main()", *map(str, arguments)]
     env = {k: v for k, v in os.environ.items() if not k.startswith("LLMC_EMU") and k != "LD_LIBRARY_PATH"}
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=600)
 

@@ -11,17 +11,18 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+import sass
 
-from llmc.codegen.cuda import nvrtc, sass
 from llmc.codegen.cuda.expression import cpp_type, expression, literal, statements
-from llmc.codegen.cuda.nvrtc import TEMPLATES
-from llmc.compiler.ir.arrays import NUMPY, Array, binary, round_to, unary
-from llmc.compiler.ir.graph import Builder, IRError, Value
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
-from llmc.compiler.ir.ops.reduce import Softmax
-from llmc.compiler.ir.types import DType, TensorType
+from llmc.codegen.cuda.target import nvrtc
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
+from llmc.ir.arrays import NUMPY, Array, binary, round_to, unary
+from llmc.ir.graph import Builder, IRError, Value
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
+from llmc.ir.ops.reduce import Softmax
+from llmc.ir.types import DType, TensorType
 
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]

@@ -11,10 +11,8 @@ from harness import Lab
 from linear_cases import CASES, LinearData, epilogue, launch
 from linear_shapes import S, mma, wgmma
 
-from llmc.codegen.cuda.gpus import GPUS
-from llmc.codegen.cuda.linear import BUCKETS, choose_slice, variants
-from llmc.codegen.cuda.linear_epilogue import write_epilogue
-from llmc.codegen.cuda.linear_params import (
+from llmc.codegen.cuda.linear.epilogue import write_epilogue
+from llmc.codegen.cuda.linear.params import (
     ArgumentKind,
     CountedBy,
     LinearParams,
@@ -23,12 +21,14 @@ from llmc.codegen.cuda.linear_params import (
     LinearWgmmaParams,
     Slices,
 )
-from llmc.compiler.ir.dims import sym
-from llmc.compiler.ir.graph import Graph, IRError, Value
-from llmc.compiler.ir.ops.kernel import PackedLinear, Scheme
-from llmc.compiler.ir.types import DType, tensor
+from llmc.codegen.cuda.linear.variants import BUCKETS, choose_slice, variants
+from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.emulator.build import HostCompiler
 from llmc.emulator.session import Mode, Schedule
+from llmc.ir.dims import sym
+from llmc.ir.graph import Graph, IRError, Value
+from llmc.ir.ops.kernel import PackedLinear, Scheme
+from llmc.ir.types import DType, tensor
 
 # Of the 300 tokens, how many are there: around every tile's edge.
 COUNTS = (1, 2, 7, 8, 9, 15, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 255, 256, 257, 299, 300)

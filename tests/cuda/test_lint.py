@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 
 import pytest
+from catalog import ALL
 
-from llmc.codegen.cuda.catalog import ALL
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
-from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import TWIN_INCLUDE
 
 BINDERS = sorted(TEMPLATES.glob("*.cu.j2"))

@@ -10,7 +10,7 @@ from harmless import HARMLESS
 from mutants import HEADERS, Kind, Source, mutants, mutants_of, sources
 from mutate import verdict
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 
 PRIMITIVES_AND_MATHS = {"device.cuh", "math.cuh"}
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from catalog import ALL
 from harness import Lab, Shape
 from shapes import quick
 
-from llmc.codegen.cuda.catalog import ALL
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.emulator.build import HostCompiler
 from llmc.emulator.session import THREE_SCHEDULES

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
+import sass
 
-from llmc.codegen.cuda import sass
-from llmc.codegen.cuda.nvrtc import ARCHS, TEMPLATES, Compiled, compile_cubin
+from llmc.codegen.cuda.target.nvrtc import ARCHS, TEMPLATES, Compiled, compile_cubin
 
 SM80 = ARCHS
 SM89 = ("sm_89", "sm_90a", "sm_100a")

@@ -9,21 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rows_examples
+import sass
 from harness import Lab
 from references import Wrong
 from rows_bodies import Body, bodies
 from rows_lab import Case, Results, compare, launch, make_case, part
 
-from llmc.codegen.cuda import nvrtc, rows_examples, sass
 from llmc.codegen.cuda.kernel import render
-from llmc.codegen.cuda.nvrtc import TEMPLATES
-from llmc.codegen.cuda.rows_kernel import write_rows
-from llmc.codegen.cuda.target import TARGETS
-from llmc.compiler.ir.graph import Graph, IRError
-from llmc.compiler.ir.ops.kernel import Scheme
-from llmc.compiler.ir.parser import parse
+from llmc.codegen.cuda.rows.kernel import write_rows
+from llmc.codegen.cuda.target import nvrtc
+from llmc.codegen.cuda.target.capabilities import TARGETS
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import BuildError
 from llmc.emulator.session import THREE_SCHEDULES, CudaError
+from llmc.ir.graph import Graph, IRError
+from llmc.ir.ops.kernel import Scheme
+from llmc.ir.parser import parse
 from tests.models import captured, random_layers, row_ops
 from tests.models.captured import EDGES
 

@@ -12,9 +12,9 @@ from cpu_sample import cpu_sample
 from harness import Lab
 from sample_runner import cuda_sample, differences
 
-from llmc.codegen.cuda.sample import SampleParams
+from llmc.codegen.cuda.sample.params import SampleParams
 from llmc.emulator.session import Schedule
-from llmc.runtime.abi import MAX_LOGPROBS, LlmcSampling
+from llmc.runtime.cpu.library import MAX_LOGPROBS, LlmcSampling
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from harness import Lab
 
-from llmc.codegen.cuda.nvrtc import ARCHS, TEMPLATES, compile_cubin
-from llmc.codegen.cuda.sample import MAX_LOGPROBS
+from llmc.codegen.cuda.sample.params import MAX_LOGPROBS
+from llmc.codegen.cuda.target.nvrtc import ARCHS, TEMPLATES, compile_cubin
 from llmc.emulator.build import build_twin
-from llmc.runtime import abi
-from llmc.runtime.cuda.sampling import SampleRow
+from llmc.runtime.cpu import library as abi
+from llmc.runtime.cuda.step.sampling import SampleRow
 
 FIELDS = [(name, getattr(SampleRow, name)) for name, _ in SampleRow._fields_]
 

@@ -12,14 +12,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import sass
+from catalog import for_target
+from linear_catalog import LINEARS
+from rows_examples import examples
 
-from llmc.codegen.cuda import nvrtc, sass
-from llmc.codegen.cuda.catalog import for_target
 from llmc.codegen.cuda.kernel import render, symbol_of
-from llmc.codegen.cuda.linear_catalog import LINEARS
-from llmc.codegen.cuda.linear_params import LinearMmaParams, LinearParams, LinearWgmmaParams
-from llmc.codegen.cuda.rows_examples import examples
-from llmc.codegen.cuda.target import TARGETS
+from llmc.codegen.cuda.linear.params import LinearMmaParams, LinearParams, LinearWgmmaParams
+from llmc.codegen.cuda.target import nvrtc
+from llmc.codegen.cuda.target.capabilities import TARGETS
 from llmc.emulator.pairs import cubin_hash
 
 
@@ -76,7 +77,7 @@ def test_a_target_is_built_in_parallel_and_cached(tmp_path: Path) -> None:
 def test_cubins_are_reproducible(tmp_path: Path) -> None:
     p = LINEARS[0]
     script = (
-        "import sys; from llmc.codegen.cuda import nvrtc; "
+        "import sys; from llmc.codegen.cuda.target import nvrtc; "
         "sys.stdout.buffer.write(nvrtc.compile_cubin(sys.stdin.read(), 'sm_90a').cubin)"
     )
     images = {

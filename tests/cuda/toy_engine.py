@@ -16,9 +16,22 @@ from pathlib import Path
 import numpy as np
 
 from llmc.codegen.cuda.kernel import render
-from llmc.codegen.cuda.nvrtc import compile_cubin, headers
-from llmc.codegen.cuda.sample import SampleParams
-from llmc.runtime.artifact import seal
+from llmc.codegen.cuda.sample.params import SampleParams
+from llmc.codegen.cuda.target.nvrtc import compile_cubin, headers
+from llmc.runtime.artifact.artifact import seal
+from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout, KvSlot
+from llmc.runtime.artifact.manifest import (
+    ArenaBytes,
+    GenerationDefaults,
+    Limits,
+    Manifest,
+    MemoryPlan,
+    ModelSummary,
+    SpecialTokens,
+    TargetEntry,
+)
+from llmc.runtime.artifact.plan import Arena, Buffer
+from llmc.runtime.artifact.strict_json import render_json, to_plain
 from llmc.runtime.cuda.plan import (
     Argument,
     Box,
@@ -29,19 +42,6 @@ from llmc.runtime.cuda.plan import (
     Scratch,
     Variant,
 )
-from llmc.runtime.kv_layout import KvGroup, KvLayout, KvSlot
-from llmc.runtime.manifest import (
-    ArenaBytes,
-    GenerationDefaults,
-    Limits,
-    Manifest,
-    MemoryPlan,
-    ModelSummary,
-    SpecialTokens,
-    TargetEntry,
-)
-from llmc.runtime.plan import Arena, Buffer
-from llmc.runtime.strict_json import render_json, to_plain
 
 VOCAB, VALID, H, BLOCK, WINDOW, MAX_LEN, MAX_BATCH, MAX_TOKENS = 64, 60, 32, 4, 6, 64, 6, 40
 BLOCK_BYTES = BLOCK * H * 4

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import llmc.runtime.cuda.device as device
 from llmc.runtime import Engine
-from llmc.runtime.artifact import read_manifest
+from llmc.runtime.artifact.artifact import read_manifest
 from llmc.runtime.cuda.plan import Plan, read_plan
 from llmc.runtime.errors import StepFailed
 

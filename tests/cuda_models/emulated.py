@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmc.runtime import Engine, SamplingParams
-from llmc.runtime.artifact import read_manifest
-from llmc.runtime.request import FinishReason
+from llmc.runtime.artifact.artifact import read_manifest
+from llmc.runtime.loop.request import FinishReason
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, logprobs=3)
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmc.runtime.artifact import read_manifest
-from llmc.runtime.manifest import CUDA
+from llmc.runtime.artifact.artifact import read_manifest
+from llmc.runtime.artifact.manifest import CUDA
 
 HERE = Path(__file__).parent
 

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmc.compiler.capture.capture import capture
-from llmc.compiler.ir.ops.constant import Origin, Source
-from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
-from llmc.compiler.ir.reference import Cache, run
 from llmc.compiler.sources.resolve import open_source
+from llmc.ir.ops.constant import Origin, Source
+from llmc.ir.ops.kernel import Scheme, WeightLayout
+from llmc.ir.reference import Cache, run
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
 

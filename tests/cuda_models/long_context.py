@@ -10,7 +10,7 @@ import numpy as np
 from emulated import ids_of
 
 from llmc.runtime import Engine
-from llmc.runtime.results import Output
+from llmc.runtime.loop.results import Output
 
 LAST = 4
 

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import sass
 from e2e.engines import Engines, Silent
 
-from llmc.codegen.cuda import nvrtc, sass
-from llmc.codegen.toolchain import ToolchainError
+from llmc.codegen.cpu.toolchain import ToolchainError
+from llmc.codegen.cuda.target import nvrtc
 from llmc.compiler.build import BuildOptions, build
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.graph import IRError
+from llmc.ir.ops.kernel import Scheme
 from llmc.runtime.cuda.plan import Plan, read_plan
 
 SMALL = {"max_batch": 4, "step_tokens": 64}
@@ -41,7 +42,7 @@ def test_two_builds_are_the_same_bytes(three: Path, engines: Engines, tmp_path: 
     _, folder = engines.model("llama")
     moved = tmp_path / "elsewhere" / folder.name
     shutil.copytree(folder, moved)
-    command = [sys.executable, "-c", "from llmc.compiler.cli import main; main()", "build", str(moved)]
+    command = [sys.executable, "-c", "from llmc.compiler.commands.cli import main; main()", "build", str(moved)]
     command += ["-o", str(tmp_path / "again"), "--target", "h100,a100,cpu", "--max-batch", "4", "--step-tokens", "64"]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONHASHSEED": "7", "HOME": str(tmp_path)})
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from cuda_models.interpreted import interpreted
 from e2e.engines import Engines
 from numpy.typing import NDArray
 
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.ops.kernel import Scheme
 
 LENGTH = 20  # beyond every window (8)
 FAMILIES = (

@@ -10,23 +10,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sass
 from cuda_models.emulation import Emulation
 from e2e.engines import Engines, Silent
 
 from llmc.codegen.cuda import model as cuda_model
-from llmc.codegen.cuda import nvrtc, sass
-from llmc.codegen.cuda.gpus import GPUS
+from llmc.codegen.cuda.target import nvrtc
+from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.codegen.weights import place_weights
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.capture.capture import capture
-from llmc.compiler.ir.ops.constant import Weight
-from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
 from llmc.compiler.sources.demo import fetch_demo
 from llmc.compiler.sources.resolve import open_source
+from llmc.ir.ops.constant import Weight
+from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime import Engine
-from llmc.runtime.manifest import Limits
+from llmc.runtime.artifact.manifest import Limits
 
 pytestmark = pytest.mark.soak
 
@@ -88,7 +89,14 @@ def test_teacher_forced_against_the_cpu(target: str, engine: Path, tmp_path: Pat
 
 
 def test_the_command_line_answers(engine: Path) -> None:
-    command = [sys.executable, "-c", "from llmc.compiler.cli import main; main()", "run", str(engine), "--emulate"]
+    command = [
+        sys.executable,
+        "-c",
+        "from llmc.compiler.commands.cli import main; main()",
+        "run",
+        str(engine),
+        "--emulate",
+    ]
     command += ["--raw", "-p", TEXTS[0], "--max-tokens", "4", "--temperature", "0"]
     start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True)

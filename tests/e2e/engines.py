@@ -13,7 +13,7 @@ from tiny_models import config_of, eager_model
 from transformers import PreTrainedModel
 
 from llmc.compiler.build import BuildOptions, build
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.ops.kernel import Scheme
 
 
 class Silent:

@@ -14,10 +14,10 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # as the command line does, befo
 import transformers.models.llama.modeling_llama  # noqa: F401  (what a build of a Llama would import)
 
 import llmc.compiler.build
-import llmc.compiler.inspection
-import llmc.compiler.verify_console
-import llmc.runtime.run  # noqa: F401
-from llmc.compiler.cli import main
+import llmc.compiler.commands.inspection
+import llmc.compiler.commands.verify_console
+import llmc.runtime.terminal.run  # noqa: F401
+from llmc.compiler.commands.cli import main
 
 
 def serve() -> None:

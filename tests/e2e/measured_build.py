@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from llmc.compiler.build import BuildOptions, build
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.ops.kernel import Scheme
 
 INTERVAL_S = 0.005
 

@@ -13,10 +13,10 @@ import pytest
 from e2e.engines import Engines
 from e2e.synthetic import write_llama
 
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.ops.kernel import Scheme
 
 HERE = Path(__file__).parent
-LLMC = [sys.executable, "-c", "from llmc.compiler.cli import main; main()"]
+LLMC = [sys.executable, "-c", "from llmc.compiler.commands.cli import main; main()"]
 
 
 def contents(folder: Path) -> dict[str, bytes]:

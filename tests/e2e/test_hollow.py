@@ -14,11 +14,11 @@ from e2e.engines import Engines, Silent
 
 from llmc.codegen.hollow import fill, is_hollow
 from llmc.compiler.build import BuildOptions, build
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.ops.kernel import Scheme
 from llmc.runtime import Engine
-from llmc.runtime.artifact import WEIGHTS
+from llmc.runtime.artifact.artifact import WEIGHTS
+from llmc.runtime.artifact.manifest import Manifest
 from llmc.runtime.errors import ManifestInvalid, NotAnEngine, OutputOccupied
-from llmc.runtime.manifest import Manifest
 
 
 def hollow_of(model: Path, out: Path, scheme: Scheme = Scheme.BF16) -> Path:

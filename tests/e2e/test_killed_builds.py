@@ -13,7 +13,7 @@ from e2e.commands import Commands, Running
 from e2e.engines import Engines
 
 from llmc.runtime import Engine
-from llmc.runtime.artifact import read_manifest
+from llmc.runtime.artifact.artifact import read_manifest
 
 FAST = ("--dtype", "f32", "--target", "generic")  # the least to compile
 

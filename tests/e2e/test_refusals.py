@@ -19,8 +19,10 @@ from e2e.commands import Commands, Ended
 from e2e.engines import Engines
 from safetensors.torch import load_file, save_file
 
-from llmc.runtime.hashing import digest
-from llmc.runtime.strict_json import render_json
+from llmc.runtime.artifact.hashing import digest
+from llmc.runtime.artifact.strict_json import render_json
+
+MAIN = "from llmc.compiler.commands.cli import main; main(sys.argv[1:], 'llmc')"
 
 
 def refused(ended: Ended, *expected: str) -> None:
@@ -210,14 +212,14 @@ def test_no_toolchain(speaking: Path, llmc: Commands, tmp_path: Path) -> None:
 def test_in_a_fresh_process(damaged: Path, tmp_path: Path) -> None:
     """Where transformers is imported by the command itself, and says what it thinks of the config."""
     set_rope(damaged)
-    command = [sys.executable, "-c", "from llmc.compiler.cli import main; main()"]
+    command = [sys.executable, "-c", "from llmc.compiler.commands.cli import main; main()"]
     command += ["build", str(damaged), "-o", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True)
     refused(Ended(done.returncode, done.stdout, done.stderr), "rope_type 'warp'")
 
 
 def test_no_ziglang(speaking: Path, tmp_path: Path) -> None:
-    hide = "import sys; sys.modules['ziglang'] = None; from llmc.compiler.cli import main; main(sys.argv[1:], 'llmc')"
+    hide = f"import sys; sys.modules['ziglang'] = None; {MAIN}"
     command = [sys.executable, "-c", hide, "build", str(speaking), "-o", str(tmp_path / "out")]
     env = {k: v for k, v in os.environ.items() if k != "CXX"}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
@@ -227,7 +229,7 @@ def test_no_ziglang(speaking: Path, tmp_path: Path) -> None:
 
 def test_no_torch(speaking: Path, tmp_path: Path) -> None:
     """What a user who installed the runtime alone meets."""
-    hide = "import sys; sys.modules['torch'] = None; from llmc.compiler.cli import main; main(sys.argv[1:], 'llmc')"
+    hide = f"import sys; sys.modules['torch'] = None; {MAIN}"
     for args in (["build", speaking, "-o", tmp_path / "out"], ["verify", tmp_path / "e", speaking]):
         command = [sys.executable, "-c", hide, *map(str, args)]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -388,7 +390,7 @@ def test_verify_cuts_its_texts_to_a_short_envelope(engine: Path, speaking: Path,
 @pytest.mark.parametrize("command", [("run", "-p", "x", "--max-tokens", "3"), ("inspect",)])
 def test_output_that_cannot_be_written(engine: Path, command: tuple[str, ...]) -> None:
     name, *options = command
-    args = [sys.executable, "-c", "from llmc.compiler.cli import main; main()", name, str(engine), *options]
+    args = [sys.executable, "-c", "from llmc.compiler.commands.cli import main; main()", name, str(engine), *options]
     with open("/dev/full", "w") as full:
         done = subprocess.run(args, stdout=full, stderr=subprocess.PIPE, text=True)
     refused(Ended(done.returncode, "", done.stderr), "No space left on device")
@@ -397,7 +399,7 @@ def test_output_that_cannot_be_written(engine: Path, command: tuple[str, ...]) -
 def test_missing_streams(engine: Path) -> None:
     """Started by something that gave it no stdin or stdout: the chat ends at once, the answer goes nowhere."""
     start = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
-    llmc = ["-c", "from llmc.compiler.cli import main; main()", "run", str(engine), "--max-tokens", "2"]
+    llmc = ["-c", "from llmc.compiler.commands.cli import main; main()", "run", str(engine), "--max-tokens", "2"]
     for closed, options in (("0", []), ("1", ["-p", "x"]), ("2", ["-p", "x"])):
         args = [sys.executable, "-c", start, closed, *llmc, *options]
         done = subprocess.run(args, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -15,7 +15,7 @@ from llmc.codegen.cpu.target import TargetError, find_cpu
 from llmc.codegen.roofline import Peaks
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.report_page import render_page
-from llmc.runtime.artifact import read_manifest
+from llmc.runtime.artifact.artifact import read_manifest
 
 
 @pytest.fixture(scope="session")

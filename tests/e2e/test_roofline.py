@@ -14,11 +14,11 @@ from e2e.engines import Engines
 from e2e.test_refusals import refused
 from safetensors import safe_open
 
-from llmc.codegen.cuda.assumptions import Assumptions
-from llmc.compiler.ir.ops.kernel import Scheme
-from llmc.compiler.roofline import Kernel, Point, Prediction, Total, predict, prefill_steps
-from llmc.compiler.roofline_subject import open_subject
+from llmc.codegen.cuda.target.assumptions import Assumptions
+from llmc.compiler.roofline.predict import Kernel, Point, Prediction, Total, predict, prefill_steps
+from llmc.compiler.roofline.subject import open_subject
 from llmc.compiler.targets import find_target
+from llmc.ir.ops.kernel import Scheme
 
 CONFIGS = Path(__file__).parents[2] / "bench" / "configs"
 

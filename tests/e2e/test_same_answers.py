@@ -13,11 +13,11 @@ from e2e.engines import Engines
 
 from llmc.codegen.cpu.linear_kernels import SCHEMES
 from llmc.compiler.build import BuildOptions, build
-from llmc.compiler.ir.ops.kernel import Scheme
 from llmc.compiler.sources.demo import fetch_demo
+from llmc.ir.ops.kernel import Scheme
 from llmc.runtime import Engine, SamplingParams
-from llmc.runtime.kv_pools import sequence_bytes
-from llmc.runtime.results import Completion, TokenLogprobs
+from llmc.runtime.kv.pool_sizes import sequence_bytes
+from llmc.runtime.loop.results import Completion, TokenLogprobs
 
 # several panels, K slices and scale groups with tails; a window that prompts pass; prompts around the KV block of 32
 SIZES = {

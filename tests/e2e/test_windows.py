@@ -21,9 +21,9 @@ from e2e.test_same_answers import SIZES
 from tiny_models import example, hf_logits, relative_error
 
 from llmc.runtime import Engine, SamplingParams
-from llmc.runtime.artifact import read_manifest, seal
-from llmc.runtime.kv_pools import retentions
-from llmc.runtime.results import Completion
+from llmc.runtime.artifact.artifact import read_manifest, seal
+from llmc.runtime.kv.pool_sizes import retentions
+from llmc.runtime.loop.results import Completion
 
 # engines that other tests have built: windows of 8 and 40 tokens, blocks of 32
 MODELS: list[tuple[str, dict[str, Any], list[int | None], int]] = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin, cuda_include
 from llmc.emulator.session import THREE_SCHEDULES, Emulator
 

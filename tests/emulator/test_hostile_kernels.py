@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_semantics import HEAD, kernel
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator
 

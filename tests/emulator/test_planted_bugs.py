@@ -8,7 +8,7 @@ import pytest
 from corpus import BUGS, translation_unit
 from planted import Bug
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator, Kernel
 

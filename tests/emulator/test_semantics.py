@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import BuildError, HostCompiler, build_twin
 from llmc.emulator.pairs import elf_bytes
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, Emulator, Kernel

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
 from llmc.emulator.session import Emulator, Kernel, Mode, Schedule
 

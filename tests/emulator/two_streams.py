@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from llmc.codegen.cuda.nvrtc import TEMPLATES
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
 from llmc.emulator.session import THREE_SCHEDULES, CudaError, DeviceArray, Emulator, Mode, Schedule
 

@@ -11,12 +11,12 @@ from enum import Enum
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmc.compiler.ir.dims import Dim, Poly, Sym, sym
-from llmc.compiler.ir.graph import Graph, Node, Op, Value
-from llmc.compiler.ir.ops.constant import Apply, Literal, Source, WeightExpr
-from llmc.compiler.ir.parser import parse
-from llmc.compiler.ir.printer import print_graph
-from llmc.compiler.ir.types import CacheType, DType, Groups, Panels, TensorType, Type
+from llmc.ir.dims import Dim, Poly, Sym, sym
+from llmc.ir.graph import Graph, Node, Op, Value
+from llmc.ir.ops.constant import Apply, Literal, Source, WeightExpr
+from llmc.ir.parser import parse
+from llmc.ir.printer import print_graph
+from llmc.ir.types import CacheType, DType, Groups, Panels, TensorType, Type
 
 SYMBOLS = [sym("T"), sym("R", 0, 16), sym("inf_1", 1, 1 << 40), sym("B", 2)]
 FLOATS = st.floats(width=64) | st.sampled_from(
@@ -146,7 +146,7 @@ def test_print_parse_is_the_identity(graph: Graph) -> None:
 @settings(max_examples=150, deadline=None)
 @given(dims(), dims(), st.dictionaries(st.sampled_from(["T", "R", "inf_1", "B"]), st.integers(0, 50)))
 def test_dims_are_equal_exactly_when_their_sizes_are(a: Dim, b: Dim, sizes: dict[str, int]) -> None:
-    from llmc.compiler.ir.dims import divide, evaluate, symbols
+    from llmc.ir.dims import divide, evaluate, symbols
 
     binding = {s.name: 7 for d in (a, b) for s in symbols(d)} | sizes
     at_a, at_b = evaluate(a, binding), evaluate(b, binding)

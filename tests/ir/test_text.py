@@ -2,9 +2,9 @@
 
 import pytest
 
-from llmc.compiler.ir.parser import ParseError, parse
-from llmc.compiler.ir.printer import print_graph
-from llmc.compiler.ir.verify import verify
+from llmc.ir.parser import ParseError, parse
+from llmc.ir.printer import print_graph
+from llmc.ir.verify import verify
 
 ROUND_TRIP = """\
 graph main {

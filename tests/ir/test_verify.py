@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from llmc.compiler.ir.graph import Graph, IRError, Node, Value
-from llmc.compiler.ir.ops.pointwise import Unary, UnaryFn
-from llmc.compiler.ir.parser import parse
-from llmc.compiler.ir.types import DType, TensorType
-from llmc.compiler.ir.verify import verify
+from llmc.ir.graph import Graph, IRError, Node, Value
+from llmc.ir.ops.pointwise import Unary, UnaryFn
+from llmc.ir.parser import parse
+from llmc.ir.types import DType, TensorType
+from llmc.ir.verify import verify
 
 CACHE = "inputs %kv: kv, %k: f32[T, 2, 8], %p: i32[T]\n"
 WRITE = "%{} = kv_write{{slot={}}}(%{}, %k, %k, %p, %p) : kv\n"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from llmc.codegen.cpu.target import CpuTarget, machine_features, missing_features
-from llmc.codegen.toolchain import Toolchain, compile_library, find_toolchain
+from llmc.codegen.cpu.toolchain import Toolchain, compile_library, find_toolchain
 from llmc.compiler.targets import find_target
 
 VARIANTS = ("x86-64-v4+vnni+bf16+amx", "x86-64-v4+vnni+bf16", "x86-64-v4", "x86-64-v3", "generic")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmc.codegen.toolchain import compile_library, find_toolchain
+from llmc.codegen.cpu.toolchain import compile_library, find_toolchain
 from llmc.compiler.targets import find_target
 
 from .conftest import harness_sources

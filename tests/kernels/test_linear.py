@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 from llmc.codegen import packing
+from llmc.codegen.cpu.toolchain import find_toolchain
 from llmc.codegen.packing import F32, Bf16, Format, Int8
-from llmc.codegen.toolchain import find_toolchain
 
 from .conftest import VARIANTS, Kernels, load
 

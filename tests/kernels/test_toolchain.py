@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmc.codegen import toolchain
-from llmc.codegen.toolchain import ToolchainError, compile_library, find_toolchain
+from llmc.codegen.cpu import toolchain
+from llmc.codegen.cpu.toolchain import ToolchainError, compile_library, find_toolchain
 from llmc.compiler.targets import find_target
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from llmc.compiler.ir.dims import Dim, Poly, sym
-from llmc.compiler.ir.graph import Builder, Graph, Op, Value
-from llmc.compiler.ir.ops.attention import Attention, Mask, MaskDescriptor
-from llmc.compiler.ir.ops.constant import Scalar, Source, Weight
-from llmc.compiler.ir.ops.nn import Embedding, LayerNorm
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
-from llmc.compiler.ir.ops.reduce import Linear, MatMul, Reduce, ReduceFn
-from llmc.compiler.ir.ops.shape import Concat, Expand, Permute, Slice, View
-from llmc.compiler.ir.types import DType, TensorType
-from llmc.compiler.ir.verify import verify
+from llmc.ir.dims import Dim, Poly, sym
+from llmc.ir.graph import Builder, Graph, Op, Value
+from llmc.ir.ops.attention import Attention, Mask, MaskDescriptor
+from llmc.ir.ops.constant import Scalar, Source, Weight
+from llmc.ir.ops.nn import Embedding, LayerNorm
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
+from llmc.ir.ops.reduce import Linear, MatMul, Reduce, ReduceFn
+from llmc.ir.ops.shape import Concat, Expand, Permute, Slice, View
+from llmc.ir.types import DType, TensorType
+from llmc.ir.verify import verify
 
 Array = npt.NDArray[np.generic]
 

@@ -14,21 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from llmc.codegen.cpu.model import Model, render
+from llmc.codegen.cpu.toolchain import compile_library, find_toolchain
 from llmc.codegen.kv_groups import BLOCK_TOKENS
-from llmc.codegen.toolchain import compile_library, find_toolchain
 from llmc.codegen.weights import place_weights, stored
-from llmc.compiler.ir.graph import Builder, Graph, Node, Value
-from llmc.compiler.ir.ops.constant import Source, Weight
-from llmc.compiler.ir.ops.kernel import Rows, Sample, Scheme
-from llmc.compiler.ir.ops.shape import Concat
-from llmc.compiler.ir.reference import Cache, run
-from llmc.compiler.ir.verify import verify
 from llmc.compiler.targets import find_target
+from llmc.ir.graph import Builder, Graph, Node, Value
+from llmc.ir.ops.constant import Source, Weight
+from llmc.ir.ops.kernel import Rows, Sample, Scheme
+from llmc.ir.ops.shape import Concat
+from llmc.ir.reference import Cache, run
+from llmc.ir.verify import verify
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
-from llmc.runtime.abi import LlmcConfig, LlmcKvPool, LlmcStep, load_library
-from llmc.runtime.blocks import NO_BLOCK
-from llmc.runtime.retention import Retention
+from llmc.runtime.cpu.library import LlmcConfig, LlmcKvPool, LlmcStep, load_library
+from llmc.runtime.kv.blocks import NO_BLOCK
+from llmc.runtime.kv.retention import Retention
 
 from .captured import read
 

@@ -8,12 +8,12 @@ from typing import Protocol, TypeVar
 
 from hypothesis import strategies as st
 
-from llmc.compiler.ir.graph import Graph, Value
-from llmc.compiler.ir.ops.attention import Attention, Mask
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
-from llmc.compiler.ir.ops.reduce import Linear, Reduce, ReduceFn, Softmax
-from llmc.compiler.ir.ops.shape import Concat, Expand, Permute
-from llmc.compiler.ir.types import DType
+from llmc.ir.graph import Graph, Value
+from llmc.ir.ops.attention import Attention, Mask
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
+from llmc.ir.ops.reduce import Linear, Reduce, ReduceFn, Softmax
+from llmc.ir.ops.shape import Concat, Expand, Permute
+from llmc.ir.types import DType
 
 from .captured import Captured
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llmc.compiler.ir.graph import Graph, Value
-from llmc.compiler.ir.ops.attention import Attention
-from llmc.compiler.ir.ops.constant import Scalar
-from llmc.compiler.ir.ops.nn import LayerNorm
-from llmc.compiler.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
-from llmc.compiler.ir.ops.reduce import Linear, Reduce, ReduceFn, Softmax
-from llmc.compiler.ir.ops.shape import Concat, Expand, Permute
-from llmc.compiler.ir.types import DType
+from llmc.ir.graph import Graph, Value
+from llmc.ir.ops.attention import Attention
+from llmc.ir.ops.constant import Scalar
+from llmc.ir.ops.nn import LayerNorm
+from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
+from llmc.ir.ops.reduce import Linear, Reduce, ReduceFn, Softmax
+from llmc.ir.ops.shape import Concat, Expand, Permute
+from llmc.ir.types import DType
 
 from .captured import EDGES, ENDS, Captured
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.kernel import Scheme
-from llmc.runtime.blocks import NO_BLOCK
+from llmc.ir.graph import Graph
+from llmc.ir.ops.kernel import Scheme
+from llmc.runtime.kv.blocks import NO_BLOCK
 
 from .captured import gemma, gpt2, llama, windows
 from .engine import Built, Chunk, Logits, build, expected

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.kernel import Scheme
-from llmc.compiler.ir.reference import Cache, run
+from llmc.ir.graph import Graph
+from llmc.ir.ops.kernel import Scheme
+from llmc.ir.reference import Cache, run
 from llmc.passes.gates import FuseGates
 from llmc.passes.linears import FuseLinears
 from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline

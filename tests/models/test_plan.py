@@ -12,12 +12,12 @@ from llmc.codegen.cpu.model import Model, render
 from llmc.codegen.memory import RowKind
 from llmc.codegen.plan import Launch, Plan
 from llmc.codegen.weights import place_weights
-from llmc.compiler.ir.graph import Graph
-from llmc.compiler.ir.ops.constant import Weight
-from llmc.compiler.ir.ops.kernel import Scheme
+from llmc.ir.graph import Graph
+from llmc.ir.ops.constant import Weight
+from llmc.ir.ops.kernel import Scheme
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
-from llmc.runtime.plan import Buffer
+from llmc.runtime.artifact.plan import Buffer
 
 from .captured import gemma, gpt2, llama, twin
 from .random_layers import forest

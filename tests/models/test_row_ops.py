@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from llmc.codegen.cpu.rows_kernel import write_rows
-from llmc.compiler.ir.graph import Graph, IRError
-from llmc.compiler.ir.ops.kernel import Rows as RowsOp
-from llmc.compiler.ir.ops.kernel import Scheme
-from llmc.compiler.ir.parser import parse
+from llmc.ir.graph import Graph, IRError
+from llmc.ir.ops.kernel import Rows as RowsOp
+from llmc.ir.ops.kernel import Scheme
+from llmc.ir.parser import parse
 
 from .captured import EDGES
 from .engine import Built, Chunk, Logits, compiled, expected, lowered, side_by_side

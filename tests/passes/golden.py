@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-from llmc.compiler.ir.graph import Graph, bodies
-from llmc.compiler.ir.parser import parse
-from llmc.compiler.ir.printer import print_graph
-from llmc.compiler.ir.verify import verify
+from llmc.ir.graph import Graph, bodies
+from llmc.ir.parser import parse
+from llmc.ir.printer import print_graph
+from llmc.ir.verify import verify
 from llmc.passes.pipeline import Pass
 from llmc.passes.rewrite import RuleLog
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.pointwise import Unary, UnaryFn
+from llmc.ir.graph import IRError
+from llmc.ir.ops.pointwise import Unary, UnaryFn
 from llmc.passes.canonicalise import Canonicalise
 from llmc.passes.pattern import Var, unary
 from llmc.passes.rewrite import RuleLog, apply_rules, rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmc.compiler.ir.graph import Graph
+from llmc.ir.graph import Graph
 from llmc.passes.entries import SampleRows, decode_entry
 from llmc.passes.rewrite import RuleLog
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmc.compiler.ir.types import DType
+from llmc.ir.types import DType
 from llmc.passes.fuse_attention import FuseAttention
 from llmc.passes.kv import KvLayout
 

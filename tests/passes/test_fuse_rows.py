@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.kernel import Rows
+from llmc.ir.graph import IRError
+from llmc.ir.ops.kernel import Rows
 from llmc.passes.fuse_rows import FuseRows
 from llmc.passes.rewrite import RuleLog
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmc.compiler.ir.graph import IRError
-from llmc.compiler.ir.ops.kernel import PackedLinear, Scheme
+from llmc.ir.graph import IRError
+from llmc.ir.ops.kernel import PackedLinear, Scheme
 from llmc.passes.lower import LowerLinears
 from llmc.passes.rewrite import RuleLog
 

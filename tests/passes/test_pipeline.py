@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmc.compiler.ir.graph import Graph, IRError, Node
-from llmc.compiler.ir.ops.kernel import Scheme, WeightLayout
+from llmc.ir.graph import Graph, IRError, Node
+from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.passes.canonicalise import Canonicalise
 from llmc.passes.gates import FuseGates
 from llmc.passes.lower import LowerLinears

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmc.compiler.ir.graph import IRError
+from llmc.ir.graph import IRError
 from llmc.passes.rewrite import RuleLog
 from llmc.passes.tokens import Flatten
 

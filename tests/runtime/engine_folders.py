@@ -8,10 +8,10 @@ from pathlib import Path
 import reference_oracle as oracle
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from llmc.runtime.artifact import seal
-from llmc.runtime.features import Machine
-from llmc.runtime.kv_layout import KvGroup, KvLayout, KvSlot
-from llmc.runtime.manifest import (
+from llmc.runtime.artifact.artifact import seal
+from llmc.runtime.artifact.features import Machine
+from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout, KvSlot
+from llmc.runtime.artifact.manifest import (
     ArenaBytes,
     GenerationDefaults,
     Limits,

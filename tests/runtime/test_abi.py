@@ -6,7 +6,9 @@ import subprocess
 import pytest
 from engine_folders import ABI_FOLDER
 
-from llmc.runtime import abi, blocks, manifest
+from llmc.runtime.artifact.artifact import manifest
+from llmc.runtime.cpu import library as abi
+from llmc.runtime.kv import blocks
 
 STRUCTS = (abi.LlmcSampling, abi.LlmcStep, abi.LlmcKvPool, abi.LlmcConfig)
 

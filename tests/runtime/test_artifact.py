@@ -12,7 +12,7 @@ import pytest
 from engine_folders import kv_layout, manifest, safetensors_bytes, target
 
 from llmc.runtime import Engine
-from llmc.runtime.artifact import (
+from llmc.runtime.artifact.artifact import (
     confined,
     is_engine,
     open_artifact,
@@ -21,6 +21,11 @@ from llmc.runtime.artifact import (
     seal,
     unread_files,
 )
+from llmc.runtime.artifact.features import Machine
+from llmc.runtime.artifact.hashing import digest
+from llmc.runtime.artifact.kv_layout import KvLayout
+from llmc.runtime.artifact.manifest import ABI, FORMAT, GenerationDefaults, Manifest
+from llmc.runtime.artifact.strict_json import from_plain, parse_json, render_json, to_plain
 from llmc.runtime.errors import (
     AbiMismatch,
     ChecksumMismatch,
@@ -33,11 +38,6 @@ from llmc.runtime.errors import (
     NotAnEngine,
     NotEnoughMemory,
 )
-from llmc.runtime.features import Machine
-from llmc.runtime.hashing import digest
-from llmc.runtime.kv_layout import KvLayout
-from llmc.runtime.manifest import ABI, FORMAT, GenerationDefaults, Manifest
-from llmc.runtime.strict_json import from_plain, parse_json, render_json, to_plain
 
 
 def refuse(folder, kind, match, machine=None):
@@ -309,7 +309,7 @@ def test_too_little_memory_is_said_with_figures(make_engine, monkeypatch):
     folder = make_engine()
     with pytest.raises(NotEnoughMemory, match="kv_memory is 63 bytes, one KV block of each group needs 64"):
         Engine.load(folder, kv_memory=63)
-    monkeypatch.setattr("llmc.runtime.device.available_bytes", lambda: 1000)
+    monkeypatch.setattr("llmc.runtime.cpu.device.available_bytes", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match="KV pool of 6400 bytes and scratch of 1280 need 7680 bytes, 1000"):
         Engine.load(folder, kv_memory=6400)
 
@@ -380,5 +380,5 @@ def test_files_that_vanish_while_they_are_read(make_engine, monkeypatch):
     def vanish(path):
         raise FileNotFoundError(2, "No such file or directory", str(path))
 
-    monkeypatch.setattr("llmc.runtime.artifact.file_digest", vanish)
+    monkeypatch.setattr("llmc.runtime.artifact.artifact.file_digest", vanish)
     refuse(folder, FileMismatch, "cannot be read: No such file")

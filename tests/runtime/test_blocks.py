@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from llmc.runtime.blocks import NO_BLOCK, BlockManager
-from llmc.runtime.kv_layout import KvGroup, KvLayout
-from llmc.runtime.kv_pools import sequence_bytes, size_pools
-from llmc.runtime.prepare import StepLimits
-from llmc.runtime.retention import Retention
+from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout
+from llmc.runtime.kv.blocks import NO_BLOCK, BlockManager
+from llmc.runtime.kv.pool_sizes import sequence_bytes, size_pools
+from llmc.runtime.kv.retention import Retention
+from llmc.runtime.step.arrays import StepLimits
 
 windows = st.none() | st.integers(1, 20)
 

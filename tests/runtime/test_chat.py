@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from sample_tokenizers import KINDS
 from tokenizers import AddedToken
 
-from llmc.runtime import Engine, template_sandbox
-from llmc.runtime.chat import ChatTemplate
+from llmc.runtime import Engine
+from llmc.runtime.artifact.manifest import SpecialTokens
 from llmc.runtime.errors import ChatTemplateError
-from llmc.runtime.manifest import SpecialTokens
-from llmc.runtime.tokenizer import Tokenizer
+from llmc.runtime.text import template_sandbox
+from llmc.runtime.text.chat import ChatTemplate
+from llmc.runtime.text.tokenizer import Tokenizer
 
 CONFIG = {"bos_token": "<|bos|>", "eos_token": "<|im_end|>"}
 TOKENIZER = Tokenizer(KINDS["byte_level"](), SpecialTokens(None, (), None, False), CONFIG)
@@ -203,7 +204,7 @@ def test_a_thread_that_is_stopped_reports_nothing(capsys):
     ],
 )
 def test_hostile_templates_are_stopped_in_time(source, monkeypatch):
-    monkeypatch.setattr("llmc.runtime.chat.MAX_SECONDS", 0.5)
+    monkeypatch.setattr("llmc.runtime.text.chat.MAX_SECONDS", 0.5)
     start = time.monotonic()
     with pytest.raises(ChatTemplateError) as caught:
         ids = ChatTemplate(source, TOKENIZER).encode([user("x")])

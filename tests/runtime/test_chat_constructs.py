@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from sample_tokenizers import KINDS
 
-from llmc.runtime.chat import ChatTemplate
+from llmc.runtime.artifact.manifest import SpecialTokens
 from llmc.runtime.errors import ChatTemplateError
-from llmc.runtime.manifest import SpecialTokens
-from llmc.runtime.tokenizer import Tokenizer
+from llmc.runtime.text.chat import ChatTemplate
+from llmc.runtime.text.tokenizer import Tokenizer
 
 hf = pytest.importorskip("transformers.utils.chat_template_utils")
 

@@ -4,9 +4,14 @@ import random
 
 import pytest
 
-from llmc.runtime.cuda.addresses import scratch_bytes
+from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout, KvSlot
+from llmc.runtime.artifact.plan import Arena, Buffer
+from llmc.runtime.artifact.strict_json import parse_json, render_json, to_plain
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
-from llmc.runtime.cuda.gpu import Gpu
+from llmc.runtime.cuda.driver.gpu import Gpu
+from llmc.runtime.cuda.memory.addresses import scratch_bytes
+from llmc.runtime.cuda.memory.sizing import Needs, reserve_bytes, size_pools
+from llmc.runtime.cuda.memory.upload import place
 from llmc.runtime.cuda.plan import (
     Argument,
     Extent,
@@ -18,13 +23,8 @@ from llmc.runtime.cuda.plan import (
     Variant,
     read_plan,
 )
-from llmc.runtime.cuda.sizing import Needs, reserve_bytes, size_pools
-from llmc.runtime.cuda.upload import place
 from llmc.runtime.errors import FileMismatch, ManifestInvalid, NotEnoughMemory
-from llmc.runtime.kv_layout import KvGroup, KvLayout, KvSlot
-from llmc.runtime.plan import Arena, Buffer
-from llmc.runtime.prepare import StepLimits
-from llmc.runtime.strict_json import parse_json, render_json, to_plain
+from llmc.runtime.step.arrays import StepLimits
 
 LIMITS = StepLimits(max_tokens=100, max_seqs=40, max_rows=50, max_seq_len=640, block_tokens=32, kv_groups=1)
 ROWS = Extent(1, (Factor("R", 1),))

@@ -5,8 +5,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from llmc.runtime.abi import MAX_LOGPROBS, LlmcSampling
-from llmc.runtime.cuda.sampling import Amounts, SampleRow, SamplingArrays, TooLittleRoom, pack, pack_logits_only
+from llmc.runtime.cpu.library import MAX_LOGPROBS, LlmcSampling
+from llmc.runtime.cuda.step.sampling import Amounts, SampleRow, SamplingArrays, TooLittleRoom, pack, pack_logits_only
 
 HISTORIES = [np.arange(100 * i, 100 * i + n, dtype=np.int32) for i, n in enumerate((3, 5, 2))]
 BIAS_IDS = np.array([7, 9], np.int32)

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_tokenizers import KINDS
 
-from llmc.runtime.detokenize import StreamDetokenizer
-from llmc.runtime.manifest import SpecialTokens
-from llmc.runtime.tokenizer import Tokenizer
+from llmc.runtime.artifact.manifest import SpecialTokens
+from llmc.runtime.text.detokenize import StreamDetokenizer
+from llmc.runtime.text.tokenizer import Tokenizer
 
 NONE = SpecialTokens(None, (), None, False)
 TOKENIZERS = {name: Tokenizer(make(), NONE, {}) for name, make in KINDS.items()}

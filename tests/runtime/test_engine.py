@@ -192,7 +192,7 @@ def test_min_tokens_holds_off_every_kind_of_stop(engine):
 
 
 def test_model_defaults_are_greedy_unless_the_model_samples(make_engine):
-    from llmc.runtime.manifest import GenerationDefaults
+    from llmc.runtime.artifact.manifest import GenerationDefaults
 
     with Engine.load(make_engine()) as engine:
         assert engine.sampling().temperature == 0

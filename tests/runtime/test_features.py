@@ -1,6 +1,6 @@
 """Feature names of kernel and compiler compare equal; only what every core has counts."""
 
-from llmc.runtime.features import Machine, feature_key
+from llmc.runtime.artifact.features import Machine, feature_key
 
 
 def test_spellings():

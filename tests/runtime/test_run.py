@@ -14,9 +14,9 @@ import pytest
 import reference_oracle as oracle
 
 from llmc.runtime import Engine
-from llmc.runtime.console import Interrupts, printable
 from llmc.runtime.errors import ChatTemplateError, InvalidParameter, NonFiniteLogits, NotAnEngine
-from llmc.runtime.run import EXIT_INTERRUPTED, RunOptions, run
+from llmc.runtime.terminal.console import Interrupts, printable
+from llmc.runtime.terminal.run import EXIT_INTERRUPTED, RunOptions, run
 
 FIGURES = (
     r"\[\d+ prompt \+ (\d+) tokens \| TTFT [\d.]+ ms \| prefill [\d.]+ tok/s"
@@ -150,7 +150,7 @@ def test_a_terminal_gets_no_control_characters():
 
 def test_streams_to_a_pipe(shared_engine):
     script = (
-        "import sys; from pathlib import Path; from llmc.runtime.run import RunOptions, run;"
+        "import sys; from pathlib import Path; from llmc.runtime.terminal.run import RunOptions, run;"
         "sys.exit(run(RunOptions(Path(sys.argv[1]), 'the', max_tokens=20, quiet=True)))"
     )
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

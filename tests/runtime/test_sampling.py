@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmc.runtime.artifact.manifest import GenerationDefaults
 from llmc.runtime.errors import InvalidParameter
-from llmc.runtime.manifest import GenerationDefaults
-from llmc.runtime.row_sampling import FORBID, RowSampling
-from llmc.runtime.sampling import SamplingParams, model_defaults
+from llmc.runtime.step.params import SamplingParams, model_defaults
+from llmc.runtime.step.row_sampling import FORBID, RowSampling
 
 NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 INTEGERS = ("top_k", "seed", "max_tokens", "min_tokens", "logprobs")

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llmc.runtime.blocks import NO_BLOCK, BlockManager
 from llmc.runtime.errors import PromptTooLong
-from llmc.runtime.request import FinishReason, Request, RequestState, TokenHistory
-from llmc.runtime.retention import Retention
-from llmc.runtime.row_sampling import RowSampling
-from llmc.runtime.sampling import SamplingParams
-from llmc.runtime.schedule import Scheduler
+from llmc.runtime.kv.blocks import NO_BLOCK, BlockManager
+from llmc.runtime.kv.retention import Retention
+from llmc.runtime.loop.request import FinishReason, Request, RequestState, TokenHistory
+from llmc.runtime.loop.schedule import Scheduler
+from llmc.runtime.step.params import SamplingParams
+from llmc.runtime.step.row_sampling import RowSampling
 
 TRACES = int(os.environ.get("LLMC_TEST_TRACES", "10000"))
 ROW = RowSampling(SamplingParams(), 0, 1, ())

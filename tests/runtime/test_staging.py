@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from llmc.runtime import staging
-from llmc.runtime.artifact import is_engine, open_artifact, read_manifest
+from llmc.runtime.artifact.artifact import atomic_folder as staging
+from llmc.runtime.artifact.artifact import is_engine, open_artifact, read_manifest
+from llmc.runtime.artifact.atomic_folder import atomic_folder
 from llmc.runtime.errors import DiskFull, EngineError, OutputOccupied
-from llmc.runtime.staging import atomic_folder
 
 BUILD = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 from engine_folders import fill_engine
-from llmc.runtime.artifact import is_engine
-from llmc.runtime.staging import atomic_folder
+from llmc.runtime.artifact.artifact import is_engine
+from llmc.runtime.artifact.atomic_folder import atomic_folder
 print("ready", flush=True)
 for name in ("one", "two", "three", "four"):
     with atomic_folder(Path({output!r}), is_engine) as folder:
@@ -47,7 +47,7 @@ def leftovers(output):
 def fill(output, name="one"):
     from engine_folders import manifest
 
-    from llmc.runtime.artifact import seal
+    from llmc.runtime.artifact.artifact import seal
 
     with atomic_folder(output, is_engine) as folder:
         (folder / "x").write_text(name)
@@ -123,7 +123,7 @@ def test_a_build_that_runs_keeps_its_folder(tmp_path):
             open_artifact(first)
         from engine_folders import manifest
 
-        from llmc.runtime.artifact import seal
+        from llmc.runtime.artifact.artifact import seal
 
         seal(first, manifest(producer={"llmc": "first"}))
     assert read_manifest(output).producer == {"llmc": "first"} and leftovers(output) == []

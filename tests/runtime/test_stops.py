@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmc.runtime.stops import StopMatcher
+from llmc.runtime.text.stops import StopMatcher
 
 text = st.text(alphabet="ab\n", max_size=20)
 

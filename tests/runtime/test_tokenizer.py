@@ -9,9 +9,9 @@ from sample_tokenizers import CONTROL, KINDS
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Inner
 
+from llmc.runtime.artifact.manifest import SpecialTokens
 from llmc.runtime.errors import InvalidParameter
-from llmc.runtime.manifest import SpecialTokens
-from llmc.runtime.tokenizer import Tokenizer
+from llmc.runtime.text.tokenizer import Tokenizer
 
 NONE = SpecialTokens(None, (), None, False)
 TOKENIZERS = {name: Tokenizer(make(), NONE, {}) for name, make in KINDS.items()}

@@ -15,7 +15,7 @@ from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.probe_texts import PROBES
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.special_tokens import DecidedTokens, decide_tokens
-from llmc.runtime.manifest import SpecialTokens
+from llmc.runtime.artifact.manifest import SpecialTokens
 
 Edit = Callable[..., None]
 ROWS = 32  # of the fixture's model; its tokenizer has 8 tokens: <s> is 1, </s> 2, <|end|> 7

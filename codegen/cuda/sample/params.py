@@ -1,0 +1,79 @@
+"""sample: the next token of each row of logits. One block per row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
+from llmc.codegen.cuda.target.capabilities import CudaTarget
+
+MAX_VOCAB = 1 << 18
+MAX_LOGPROBS = 20  # width of the rows of alternatives (kMaxLogprobs)
+_BINS_BYTES = 2 * 256 * 4
+
+
+@dataclass(frozen=True)
+class SampleParams:
+    """valid: ids that have text, the only ones that are chosen; vocab: columns of the logits; listed: how many likely
+    tokens find room in shared memory (the row is read again where there are more)."""
+
+    valid: int
+    vocab: int
+    threads: int = 512
+    listed: int = 4096
+    template: ClassVar[str] = "sample"
+
+    # The launch's arguments in order: kind in a plan, and what they are (runtime/cuda/plan.py).
+    ARGUMENTS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("input", "sampling"),
+        ("buffer", "logits"),
+        ("input", "counts"),
+        ("input", "history"),
+        ("input", "bias_ids"),
+        ("input", "bias"),
+        ("scratch", "edited_logits"),  # R rows of row_floats f32, not zeroed
+        ("output", "tokens"),
+        ("output", "logprob"),
+        ("output", "top_ids"),
+        ("output", "top_logprobs"),
+    )
+
+    def __post_init__(self) -> None:
+        check(
+            1 <= self.valid <= self.vocab,
+            f"valid {self.valid} of vocab {self.vocab}: at least one id, all of them columns",
+        )
+        check(self.valid <= MAX_VOCAB, f"valid {self.valid} ids: sums of their weights fit 64 bits up to {MAX_VOCAB}")
+        check(self.threads % 32 == 0 and 32 <= self.threads <= 1024, f"threads {self.threads}: whole warps up to 1024")
+        check(
+            self.listed % 4 == 0 and self.listed >= self.threads,
+            f"listed {self.listed} is not a multiple of 4, or less than one per thread ({self.threads})",
+        )
+
+    @property
+    def row_floats(self) -> int:
+        """Floats from one row of logits to the next (formats.row_bytes of f32[R, vocab])."""
+        return -(-self.vocab // 4) * 4
+
+    @property
+    def label(self) -> str:
+        return f"v{self.valid}_t{self.threads}"
+
+    @property
+    def smem_bytes(self) -> int:
+        """sizeof(Sampler::Shared), which the binder asserts."""
+        warps, blocks = self.threads // 32, -(-self.valid // 256)
+        selection = 8 * warps + 8 + _BINS_BYTES + 8 + 12 * self.listed
+        rest = 12 * warps + 8 * blocks + 8 * MAX_LOGPROBS + 4
+        return 16 + -(-selection // 8) * 8 + -(-rest // 8) * 8
+
+    @property
+    def blocks_per_sm(self) -> int:
+        return max(1, 512 // self.threads)
+
+    def rejects(self, target: CudaTarget) -> str | None:
+        return rejects_smem(self, target)
+
+    def budget(self, target: CudaTarget) -> Budget:
+        return Budget(104, 6000, {"LDG.E.128": 16, "ATOMS.ADD": 10, "SHFL.BFLY": 60})

@@ -1,0 +1,187 @@
+"""The command line. Heavy modules load inside the commands that need them, so that --help is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+DTYPES = ("f32", "bf16", "f16", "int8")
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="llmc")
+def main() -> None:
+    """Compile a HuggingFace causal LM into an engine, and run it."""
+    # Its warnings are about training, or about what is refused by name here. It reads this when it is imported.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    from llmc.compiler.commands.refusal import open_streams
+
+    open_streams()
+
+
+def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
+    """Run an action; one of these errors, or one of files, becomes one line on stderr and exit code 2."""
+    from llmc.compiler.commands.refusal import drop_output, refuse
+
+    try:
+        return action()
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough: click ends quietly
+    except OSError as error:
+        drop_output()
+        sys.exit(refuse(error))
+    except errors as error:
+        sys.exit(refuse(error))
+
+
+@main.command()
+@click.argument("model")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Engine folder [default: ./NAME-DTYPE.engine]")
+@click.option("--target", default="cpu", show_default=True, help="One or several (h100,cpu): see `llmc targets`.")
+@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="Weights and KV cache.")
+@click.option("--max-batch", type=click.IntRange(1, 4096), default=16, show_default=True, help="Requests at once.")
+@click.option("--max-seq-len", type=click.IntRange(1), help="Prompt and answer [default: the model's].")
+@click.option(
+    "--step-tokens", type=click.IntRange(1, 65536), default=512, show_default=True, help="Of a prompt, at once."
+)
+@click.option("--passes", default="", help="Change passes: 'lower-linears{scheme=int8, group=128}, -fuse-gates'.")
+@click.option("--dump-ir", type=click.Path(path_type=Path, file_okay=False), help="Write the graph after each pass.")
+@click.option(
+    "--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`, for the report."
+)
+def build(
+    model: str,
+    out: Path | None,
+    target: str,
+    dtype: str,
+    max_batch: int,
+    max_seq_len: int | None,
+    step_tokens: int,
+    passes: str,
+    dump_ir: Path | None,
+    limits: Path | None,
+) -> None:
+    """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
+    from llmc.compiler.commands.build_console import build_with_progress
+
+    name = Path(model).stem if model.endswith(".gguf") else Path(os.path.abspath(model)).name
+    folder = out or Path(f"{name}-{dtype}.engine")
+
+    def action() -> int:
+        return build_with_progress(
+            model, folder, target, dtype, max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
+        )
+
+    sys.exit(refusing(action, ModuleNotFoundError))
+
+
+def where_it_runs(command: F) -> F:
+    """Options of commands that run an engine."""
+    device = click.option(
+        "--device", type=click.Choice(("cpu", "cuda")), help="[default: cuda where it runs, else cpu]"
+    )
+    emulate = click.option("--emulate", is_flag=True, help="Run a CUDA target without a GPU, slowly.")
+    gpu = click.option("--emulate-gpu", help="Be this GPU: a100, rtx4090 ... [default: the one it was built for]")
+    return device(emulate(gpu(command)))
+
+
+def emulating(context: click.Context, engine: Path, emulate: bool, emulate_gpu: str | None) -> None:
+    """With --emulate or --emulate-gpu the process becomes an emulator that runs the command again."""
+    if not emulate and emulate_gpu is None:
+        return
+    from llmc.compiler.commands.emulation import emulate as become
+    from llmc.runtime.errors import RuntimeFailure
+
+    refusing(lambda: become(context, engine, emulate_gpu), RuntimeFailure)
+
+
+@main.command()
+@click.argument("engine", type=click.Path(path_type=Path))
+@click.option("-p", "--prompt", help="Answer this and stop; without it: a chat.")
+@click.option("--max-tokens", type=int, help="Most tokens of an answer.")
+@click.option("--temperature", type=float, help="0: greedy [default: the model's].")
+@click.option("--seed", type=int, help="Same seed, same answer.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
+@click.option("--quiet", is_flag=True, help="Print the text alone.")
+@click.option("--threads", type=int, help="[default: the usable cores]")
+@where_it_runs
+@click.pass_context
+def run(context: click.Context, /, engine: Path, emulate: bool, emulate_gpu: str | None, **options: Any) -> None:
+    """Answer a prompt, or chat, with ENGINE."""
+    emulating(context, engine, emulate, emulate_gpu)
+    from llmc.runtime.errors import RuntimeFailure
+    from llmc.runtime.terminal.run import RunOptions
+    from llmc.runtime.terminal.run import run as run_engine
+
+    sys.exit(refusing(lambda: run_engine(RunOptions(engine, **options)), RuntimeFailure))
+
+
+@main.command()
+@click.argument("model_or_engine")
+@click.option("--roofline", is_flag=True, help="Predict its speed on targets instead: of an engine, or of a model.")
+@click.option("--target", help="With --roofline, with commas [default: an engine's, or h100,h200,a100].")
+@click.option("--batch", help="Sequences at once, separated by commas [default: 1,8,64].")
+@click.option("--length", type=click.IntRange(1), help="Tokens of each sequence [default: 1024].")
+@click.option("--chunk", type=click.IntRange(1), help="Most tokens of a prefill step [default: 2048].")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Of a model's weights [default: bf16].")
+@click.option("--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`.")
+@click.option("--kernels", is_flag=True, help="Show kernel by kernel for every target and batch.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(model_or_engine: str, roofline: bool, **options: Any) -> None:
+    """Show what an engine holds: what fused and what did not and why, kernels, bytes."""
+    from llmc.runtime.errors import RuntimeFailure
+
+    if roofline:
+        from llmc.compiler.commands.roofline_console import RooflineOptions, show_roofline
+
+        given = {name: value for name, value in options.items() if value is not None}
+        sys.exit(refusing(lambda: show_roofline(RooflineOptions(model_or_engine, **given)), ModuleNotFoundError))
+    from llmc.compiler.commands.inspection import show_engine
+
+    if lone := [name for name, value in options.items() if value]:
+        raise click.UsageError(f"--{'json' if lone[0] == 'as_json' else lone[0]} goes with --roofline")
+    refusing(lambda: show_engine(Path(model_or_engine)), RuntimeFailure)
+
+
+@main.command()
+def targets() -> None:
+    """List the targets of `llmc build`."""
+    from llmc.compiler.commands.inspection import show_targets
+
+    show_targets()
+
+
+@main.command()
+@click.argument("engine", type=click.Path(path_type=Path))
+@click.argument("model")
+@click.option("--texts", type=click.Path(path_type=Path), help="One text per line [default: built in].")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@where_it_runs
+@click.pass_context
+def verify(
+    context: click.Context,
+    /,
+    engine: Path,
+    model: str,
+    texts: Path | None,
+    as_json: bool,
+    device: str | None,
+    emulate: bool,
+    emulate_gpu: str | None,
+) -> None:
+    """Compare ENGINE with transformers running MODEL in float32, teacher-forced, position by position."""
+    emulating(context, engine, emulate, emulate_gpu)
+
+    def action() -> int:
+        from llmc.compiler.commands.verify_console import verify_engine
+
+        return verify_engine(engine, model, texts, as_json, device)
+
+    sys.exit(refusing(action, ModuleNotFoundError))

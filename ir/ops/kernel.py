@@ -1,0 +1,114 @@
+"""Kernel-level ops: one node is one launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from llmc.ir.graph import Graph, IRError, Op
+from llmc.ir.ops.pointwise import tensors
+from llmc.ir.types import DType, Groups, TensorType, Type
+
+GATE_RUN = 16  # consecutive rows of each matrix in a gated weight
+
+
+class Scheme(Enum):
+    """How a linear holds its weight and reads its input; all accumulate in float32."""
+
+    F32 = "f32"  # float32 weights and inputs
+    BF16 = "bf16"  # bfloat16 weights and inputs
+    F16 = "f16"  # float16 weights and inputs
+    INT8 = "int8"  # int8 weights with a scale per row, int8 inputs with a scale per group of a row
+
+    @property
+    def stored(self) -> DType:
+        """What embeddings and the KV cache keep their values in."""
+        return {Scheme.F32: DType.F32, Scheme.F16: DType.F16}.get(self, DType.BF16)
+
+
+class WeightLayout(Enum):
+    """How the matrix of a linear lies in memory."""
+
+    PANELS = "panels"  # for CPU kernels: panels of 32 rows
+    ROWS = "rows"  # for CUDA kernels: row by row, each padded with zeros to 16 bytes
+
+
+@dataclass(frozen=True)
+class QuantizeRows(Op):
+    """x f32[T, K] -> i8[T, K], per group of a row: scale = max|x| / 127, data = round_half_even(x / scale).
+
+    A group is `group` columns (the last may be shorter), 0: the whole row.
+    """
+
+    group: int
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        (x,) = tensors(types, 1)
+        if x.rank != 2:
+            raise IRError(f"quantize_rows of {x}: expected [T, K]")
+        return (TensorType(DType.I8, x.shape, Groups(self.group)),)
+
+
+@dataclass(frozen=True)
+class PackedLinear(Op):
+    """A linear on operands in the scheme's formats, with what follows it fused as an epilogue.
+
+    Inputs: F32 x f32[T, K], w f32[N, K] · BF16 x bf16[T, K], w bf16[N, K] · F16 alike
+    · INT8 x i8[T, K] in groups, w i8[N, K], channel scales f32[N].
+    The epilogue is a body of pointwise nodes: its inputs are the result f32[T, N] and then the node's remaining
+    inputs; its output is the node's output. `gated` weights interleave runs of 16 rows of two matrices: the epilogue's
+    first two inputs are then the two results f32[T, n].
+    """
+
+    scheme: Scheme
+    epilogue: Graph
+    gated: bool = False
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        inputs = tensors(types, len(types))
+        count = 3 if self.scheme is Scheme.INT8 else 2
+        x, w = inputs[:2]
+        if x.shape[-1] != w.shape[-1] or x.rank != 2:
+            raise IRError(f"packed_linear of {x} with {w}: inner dims differ")
+        extra = inputs[count:]
+        results = self.epilogue.inputs[: 1 + self.gated]
+        if len(self.epilogue.inputs) != len(results) + len(extra):
+            raise IRError(f"packed_linear: epilogue has {len(self.epilogue.inputs)} inputs for {len(extra)} operands")
+        for value, given in zip(self.epilogue.inputs[len(results) :], extra, strict=True):
+            if value.type != given:
+                raise IRError(f"packed_linear: epilogue input %{value.name} is {value.type}, operand is {given}")
+        if any(r.tensor.shape[0] != x.shape[0] for r in results):
+            raise IRError("packed_linear: the epilogue's rows are not the input's")
+        return tuple(v.type for v in self.epilogue.outputs)
+
+
+@dataclass(frozen=True)
+class Rows(Op):
+    """A body of row-wise nodes run as one kernel: row t of every output depends on row t of the inputs alone.
+
+    Body inputs are the node's inputs in order: tensors of T rows, weights without rows, the cache.
+    """
+
+    body: Graph
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        if tuple(v.type for v in self.body.inputs) != types:
+            want = ", ".join(str(v.type) for v in self.body.inputs)
+            raise IRError(f"rows: body takes ({want}), given ({', '.join(map(str, types))})")
+        return tuple(v.type for v in self.body.outputs)
+
+
+@dataclass(frozen=True)
+class Sample(Op):
+    """logits f32[R, V] -> token ids i32[R] by each row's sampling parameters, which are part of the step.
+
+    Ids from num_valid_tokens on have no text and are never chosen.
+    """
+
+    num_valid_tokens: int
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        (logits,) = tensors(types, 1)
+        if logits.rank != 2:
+            raise IRError(f"sample of {logits}: expected f32[R, V]")
+        return (TensorType(DType.I32, (logits.shape[0],)),)

@@ -1,0 +1,122 @@
+"""Types of IR values: tensors with a dtype, a shape and (late) a storage layout, and the KV cache state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from llmc.ir.dims import Dim
+
+
+class DType(Enum):
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    I8 = "i8"
+    U8 = "u8"
+    I32 = "i32"
+    I64 = "i64"
+    BOOL = "bool"
+
+    @property
+    def num_bytes(self) -> int:
+        return {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "u8": 1, "i32": 4, "i64": 8, "bool": 1}[self.value]
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.F32, DType.F16, DType.BF16)
+
+    def holds(self, other: DType) -> bool:
+        """Is every value of `other` also a value of this dtype, so that a conversion and back loses nothing?"""
+        return self is other or other.value in _HOLDS[self.value]
+
+
+_HOLDS = {
+    "f32": ("f16", "bf16", "i8", "u8", "bool"),
+    "f16": ("i8", "u8", "bool"),
+    "bf16": ("i8", "u8", "bool"),
+    "i64": ("i32", "i8", "u8", "bool"),
+    "i32": ("i8", "u8", "bool"),
+    "i8": ("bool",),
+    "u8": ("bool",),
+    "bool": (),
+}
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Storage of a weight [N, K] in panels of `cols` rows of N: [N/cols][K/step][cols][step].
+
+    N is padded with zeros to `cols` and K to `pad`. The logical shape of the type stays [N, K].
+    """
+
+    cols: int
+    step: int
+    pad: int
+
+    def __str__(self) -> str:
+        return f"panels{self.cols}x{self.step}p{self.pad}"
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Storage of int8 rows [T, K] with a float32 scale for every `size` columns of a row, 0: one for the row."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"groups{self.size}"
+
+
+Layout = Panels | Groups
+
+
+@dataclass(frozen=True)
+class TensorType:
+    dtype: DType
+    shape: tuple[Dim, ...]
+    layout: Layout | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.dtype.value}[{', '.join(str(d) for d in self.shape)}]"
+        return f"{text}{{{self.layout}}}" if self.layout else text
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as integers. ValueError when a dim is symbolic."""
+        if not all(isinstance(d, int) for d in self.shape):
+            raise ValueError(f"{self} has symbolic dims")
+        return tuple(d for d in self.shape if isinstance(d, int))
+
+    def static_row_width(self) -> int:
+        """Elements of one row: the product of all dims but the first. ValueError when one is symbolic."""
+        width = 1
+        for dim in self.shape[1:]:
+            if not isinstance(dim, int):
+                raise ValueError(f"{self} has rows of symbolic width")
+            width *= dim
+        return width
+
+    def with_shape(self, *shape: Dim) -> TensorType:
+        return TensorType(self.dtype, shape)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+
+@dataclass(frozen=True)
+class CacheType:
+    """The KV cache as a state that is threaded through its writes, so that effects are ordered by dataflow."""
+
+    def __str__(self) -> str:
+        return "kv"
+
+
+Type = TensorType | CacheType
+
+
+def tensor(dtype: DType, *shape: Dim) -> TensorType:
+    return TensorType(dtype, shape)

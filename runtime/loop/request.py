@@ -1,0 +1,82 @@
+"""One request as the scheduler sees it: its tokens, how many of them are in the KV cache, and its state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmc.runtime.kv.blocks import BlockTable
+from llmc.runtime.step.row_sampling import RowSampling
+
+
+class RequestState(Enum):
+    """WAITING for blocks (new or preempted), RUNNING (holds blocks), FINISHED (holds none)."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    """Why an answer ended: an end token or stop string, the length limit, the caller, or an error."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class TokenHistory:
+    """The ids of a sequence so far in one int32 array that the device can read, prompt first."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._len = len(prompt)
+        self._reserve(np.array(prompt, dtype=np.int32))
+
+    def __len__(self) -> int:
+        return self._len
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        """View [len]; valid until the next append."""
+        return self._ids[: self._len]
+
+    def append(self, token: int) -> None:
+        if self._len == len(self._ids):
+            self._reserve(self._ids)
+        self._ids[self._len] = token
+        self._len += 1
+
+    def _reserve(self, ids: NDArray[np.int32]) -> None:
+        self._ids = np.concatenate([ids, np.empty(max(64, self._len), dtype=np.int32)])
+        # Where the array lies, for the device; valid until the next append.
+        self.address = int(self._ids.ctypes.data)
+
+
+@dataclass(eq=False)
+class Request:
+    """Mutable state of one sequence. The scheduler owns `state`, `blocks` and `num_computed`.
+
+    `arrival` orders requests: the oldest is served first, the youngest is preempted first.
+    """
+
+    arrival: int
+    tokens: TokenHistory
+    prompt_len: int
+    sampling: RowSampling
+    state: RequestState = RequestState.WAITING
+    num_computed: int = 0
+    num_preemptions: int = 0
+    blocks: BlockTable | None = None
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens whose keys and values are still to be computed."""
+        return len(self.tokens) - self.num_computed

@@ -1,0 +1,66 @@
+"""One answer in the making: chosen tokens become text, and the text or the tokens decide when to stop."""
+
+from collections.abc import Sequence, Set
+
+from llmc.runtime.loop.request import FinishReason
+from llmc.runtime.loop.results import Output, TokenLogprobs
+from llmc.runtime.step.params import SamplingParams
+from llmc.runtime.text.detokenize import StreamDetokenizer
+from llmc.runtime.text.stops import StopMatcher
+from llmc.runtime.text.tokenizer import Tokenizer
+
+
+class Answer:
+    """Collects one request's output, which continues `prompt`. `stop_ids` end it; `max_tokens` bounds it."""
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        tokenizer: Tokenizer | None,
+        stop_ids: Set[int],
+        max_tokens: int,
+        prompt: Sequence[int] = (),
+    ) -> None:
+        self._params = params
+        self._stop_ids = stop_ids
+        self._max_tokens = max_tokens
+        self._detokenizer = StreamDetokenizer(tokenizer, prompt) if tokenizer else None
+        self._stops = StopMatcher(params.stop)
+        self.token_ids: list[int] = []
+        self.pieces: list[str] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.stopped_by: int | str | None = None
+
+    def accept(self, token: int, logprobs: TokenLogprobs | None) -> Output:
+        """Take the next token; the output says whether the answer is finished."""
+        self.token_ids.append(token)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
+        armed = len(self.token_ids) >= self._params.min_tokens
+        text, reason = "", None
+        if armed and token in self._stop_ids:
+            self.stopped_by, reason = token, FinishReason.STOP
+        elif self._detokenizer is not None:
+            text = self._stops.feed(self._detokenizer.add(token), armed)
+        if reason is None and self._stops.matched is None and len(self.token_ids) >= self._max_tokens:
+            reason = FinishReason.LENGTH
+        if reason is not None:
+            text += self._flush(armed)
+        if self._stops.matched is not None:
+            self.stopped_by, reason = self._stops.matched, FinishReason.STOP
+        self.pieces.append(text)
+        return Output(text, (token,), (logprobs,) if logprobs is not None else (), reason)
+
+    def interrupt(self) -> str:
+        """The answer ends from outside: the text that was held back."""
+        text = self._flush(armed=True)
+        self.pieces.append(text)
+        return text
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def _flush(self, armed: bool) -> str:
+        text = self._stops.feed(self._detokenizer.finish(), armed) if self._detokenizer is not None else ""
+        return text + self._stops.finish()

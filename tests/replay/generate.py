@@ -1,0 +1,141 @@
+"""Builds everything that a replay compares, without compiling any of it:
+
+    python -m replay.generate OUT [--jobs N] [SUBJECT ...]        (tests/ on the path)
+
+OUT/SUBJECT/DTYPE/ir holds the graph after every pass, .../engine the engine. Where an engine has compiled code, a
+digest of what would be compiled, and how; where it has weights, a digest of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import multiprocessing
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import click
+from transformers.utils import logging
+
+from llmc.codegen.cpu.toolchain import CompileTarget, Kind, Toolchain
+from llmc.codegen.cuda.target import nvrtc
+from llmc.compiler import backends
+from llmc.compiler import build as driver
+from llmc.compiler.build import BuildOptions, build
+from llmc.compiler.capture.capture import Captured
+from llmc.compiler.sources.model_source import ModelSource
+from llmc.ir.ops.kernel import Scheme
+from replay.models import TARGETS, Subject, subjects
+
+WEIGHTS = "weights.safetensors"
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def stage(self, text: str) -> None: ...
+
+    def weights(self, done: int, total: int) -> None: ...
+
+
+def compile_nothing() -> None:
+    """Puts digests of sources and options where compiled code would be."""
+    patches: list[tuple[Any, str, Any]] = [
+        (driver, "capture", _once(driver.capture)),
+        (driver, "open_source", cache(driver.open_source)),
+        (driver, "open_shapes", cache(driver.open_shapes)),
+        (backends, "compile_library", _library),
+        (backends, "find_toolchain", lambda: Toolchain(Kind.ZIG, "of a replay", ())),
+        (nvrtc, "compile_each", _cubins),
+    ]
+    for module, name, replacement in patches:
+        assert hasattr(module, name), f"{module.__name__} has no {name} to replace: {__file__} is behind"
+        setattr(module, name, replacement)
+
+
+def _once(capture: Callable[[ModelSource], Captured]) -> Callable[[ModelSource], Captured]:
+    """A source is captured once for all dtypes."""
+    found: dict[int, Captured] = {}
+    return lambda source: found.get(id(source)) or found.setdefault(id(source), capture(source))
+
+
+def _library(sources: Mapping[str, str], target: CompileTarget, out: Path, toolchain: Toolchain) -> None:
+    options = (target.triple, target.mcpu, target.flags, target.macros)
+    out.write_text(f"{_digest(sources)} {options}\n")
+
+
+def _cubins(sources: Mapping[str, str], arch: str) -> dict[str, bytes]:
+    headers = nvrtc.headers()
+    return {
+        symbol: f"{_digest({**headers, symbol: text})} {nvrtc.options(arch)}\n".encode()
+        for symbol, text in sources.items()
+    }
+
+
+def _digest(texts: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest()
+
+
+def generate(subject: Subject, out: Path) -> str | None:
+    """Everything of one model; what went wrong, if anything."""
+    logging.disable_progress_bar()
+    compile_nothing()
+    with tempfile.TemporaryDirectory() as made:
+        model = str(subject.path(Path(made)))
+        for dtype, targets in TARGETS.items():
+            folder = out / str(subject) / dtype
+            options = BuildOptions(
+                model,
+                folder / "engine",
+                target=",".join(targets),
+                scheme=Scheme(dtype),
+                dump_ir=folder / "ir",
+                hollow=subject.hollow,
+            )
+            try:
+                build(options, Silent())
+            except Exception:
+                shutil.rmtree(folder, ignore_errors=True)
+                return f"{subject} in {dtype}: {traceback.format_exc()}"
+            if (weights := folder / "engine" / WEIGHTS).exists():
+                (folder / "engine" / "weights.txt").write_text(_weights(weights))
+                weights.unlink()
+    return None
+
+
+def _weights(path: Path) -> str:
+    """A line for each weight: its name, its place, a digest of its bytes."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = 8 + int.from_bytes(data[:8], "little")
+        lines = []
+        for name, tensor in json.loads(data[8:start]).items():
+            if name != "__metadata__":
+                begin, end = tensor["data_offsets"]
+                with memoryview(data)[start + begin : start + end] as part:
+                    lines.append(f"{name} {begin} {end} {hashlib.sha256(part).hexdigest()}\n")
+    return "".join(lines)
+
+
+@click.command(help=__doc__)
+@click.argument("out", type=Path)
+@click.argument("names", nargs=-1)
+@click.option("--jobs", default=1)
+def main(out: Path, names: Sequence[str], jobs: int) -> None:
+    chosen = [s for s in subjects() if not names or str(s) in names]
+    out.mkdir(parents=True)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        failed = [error for error in pool.map(partial(generate, out=out), chosen) if error is not None]
+    print("\n".join(failed), file=sys.stderr, end="")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
