@@ -16,11 +16,11 @@ from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.verify.logits import (
     Verdict,
     VerificationError,
-    closeness,
     compare,
     read_texts,
     reference_logits,
     reference_model,
+    too_far,
 )
 from llmc.compiler.verify.source_text import source_text
 from llmc.compiler.verify.text_path import TextPath, compare_text
@@ -43,7 +43,7 @@ def verify_engine(engine: Path, model: str, texts: Path | None, as_json: bool, d
     except (RuntimeFailure, SourceError, VerificationError) as error:
         return refuse(error)
     reasons = [f"{len(path.disagreements)} disagreements about text"] if path.disagreements else []
-    if (far := closeness(verdict, dtype)) is not None:
+    if (far := too_far(verdict, dtype)) is not None:
         reasons.append(far)
     if as_json:
         whole = {**verdict.to_json(), "text_path": path.to_json(), "verdict": "FAIL" if reasons else "PASS"}
@@ -80,7 +80,7 @@ def _compare(
         stages.stage("reading the model")
         source = open_source(model)
         theirs = source_text(source)
-        shown = [*builtin_texts(), *(given or [])]
+        shown = [*(given or []), *builtin_texts()]
         stages.stage("comparing texts")
         path = compare_text(loaded, source, theirs, shown, stages.amount)
         encoded = _sequences(loaded, given)

@@ -384,7 +384,9 @@ def test_what_verify_cannot_compare(
 def test_verify_cuts_its_texts_to_a_short_envelope(engine: Path, speaking: Path, llmc: Commands) -> None:
     ended = llmc.run("verify", engine, speaking, "--json")
     assert ended.code == 0, ended.stderr
-    assert max(text["num_tokens"] for text in json.loads(ended.stdout)["texts"]) == 128
+    found = json.loads(ended.stdout)
+    assert max(text["num_tokens"] for text in found["texts"]) == 128
+    assert found["verdict"] == "PASS" and found["text_path"]["disagreements"] == []
 
 
 @pytest.mark.parametrize("command", [("run", "-p", "x", "--max-tokens", "3"), ("inspect",)])
