@@ -1,13 +1,14 @@
 """The model's own tokenizer, written down as files that need no transformers.
 
-tokenizer.json is the tokenizer where a model has one, with the tokens that tokenizer_config.json adds to it. The class
-which that file names may build another one from its vocabulary (transformers#45920): then tokenizer.json wins, and the
-disagreement is said.
+tokenizer.json is the tokenizer where a model has one, with the tokens that tokenizer_config.json adds to it; else the
+SentencePiece model, converted; else what transformers makes of its files. The class that tokenizer_config.json names
+may build another one from the vocabulary (transformers#45920): then tokenizer.json wins, and the disagreement is said.
 """
 
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import AutoTokenizer
@@ -17,6 +18,8 @@ from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.json_file import read_json_object
 from llmc.compiler.sources.model_config import one_line
 from llmc.compiler.sources.probe_texts import PROBES
+from llmc.compiler.sources.sentencepiece_folder import sentencepiece_file, write_as_tokenizer_json
+from llmc.compiler.sources.sentencepiece_model import is_sentencepiece
 
 _ANY_TOKENIZER_FILE = (
     "tokenizer.json",
@@ -73,6 +76,10 @@ def transformers_tokenizer(folder: Path) -> Any:
 
 def _own(folder: Path) -> tuple[Any, list[str]]:
     """And where the folder's files disagree about it."""
+    if (path := sentencepiece_file(folder)) is not None and is_sentencepiece(path):
+        with TemporaryDirectory() as place:
+            notices = write_as_tokenizer_json(path, Path(place))
+            return _of_tokenizer_json(Path(place)), notices
     declared, problem = _declared(folder)
     if not (folder / "tokenizer.json").is_file():
         if declared is None:
