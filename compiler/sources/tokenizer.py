@@ -49,13 +49,18 @@ class TokenizerFiles:
     bos: int | None
     eos: int | None
     pad: int | None
+    tool_use_template: str | None = None
+    """What takes the template's place in conversations with tools, where a model has several templates."""
     notices: tuple[str, ...] = ()
     """A line for each disagreement of the model's files about it."""
 
     @property
     def tokenizer_config_json(self) -> str:
         """A tokenizer_config.json with the special tokens' names, for the engine folder."""
-        return json.dumps({**self.special_tokens, "add_bos_token": self.add_bos}, indent=2, sort_keys=True) + "\n"
+        config: dict[str, Any] = {**self.special_tokens, "add_bos_token": self.add_bos}
+        if self.tool_use_template is not None:
+            config["chat_template"] = [{"name": "tool_use", "template": self.tool_use_template}]
+        return json.dumps(config, indent=2, sort_keys=True) + "\n"
 
 
 def read_tokenizer(folder: Path) -> TokenizerFiles | None:
@@ -161,6 +166,9 @@ def _files(tokenizer: Any, where: Path, notices: list[str]) -> TokenizerFiles:
     return TokenizerFiles(
         tokenizer_json=tokenizer_json,
         chat_template=_default_template(tokenizer.chat_template, where),
+        tool_use_template=tokenizer.chat_template.get("tool_use")
+        if isinstance(tokenizer.chat_template, dict)
+        else None,
         special_tokens={
             key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)
         },

@@ -244,7 +244,8 @@ class Engine:
                 raise ChatTemplateError(
                     f"{self.artifact.folder}: the model has no chat template; use --raw to continue plain text"
                 )
-            self._template = ChatTemplate(self._template_source, tokenizer)
+            tool_use = ChatTemplate.tool_use_source(tokenizer)
+            self._template = ChatTemplate(self._template_source, tokenizer, tool_use)
         return self._template
 
     def logits(

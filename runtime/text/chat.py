@@ -34,16 +34,17 @@ class FittedChat:
 
 
 class ChatTemplate:
-    """A compiled template. Raises ChatTemplateError if the source is no template."""
+    """A compiled template, with another one for conversations with tools where the model has it.
 
-    def __init__(self, source: str, tokenizer: Tokenizer) -> None:
+    Raises ChatTemplateError if a source is no template.
+    """
+
+    def __init__(self, source: str, tokenizer: Tokenizer, tool_use: str | None = None) -> None:
         self._tokenizer = tokenizer
-        self._source = source
+        self._source = source + (tool_use or "")
         self._spellings = _Spellings(tokenizer.special_contents)
-        try:
-            self._template = TemplateSandbox().from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise ChatTemplateError(f"the chat template cannot be compiled: {_one_line(error)}") from error
+        self._template = _compiled(source)
+        self._tool_use = self._template if tool_use is None else _compiled(tool_use)
 
     @staticmethod
     def source(artifact: Artifact, tokenizer: Tokenizer) -> str | None:
@@ -54,10 +55,12 @@ class ChatTemplate:
             except UnicodeDecodeError as error:
                 raise ManifestInvalid(f"{artifact.path(CHAT_TEMPLATE)}: not UTF-8: {error}") from error
         source = tokenizer.config.get("chat_template")
-        if isinstance(source, list):  # several, by name
-            named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
-            source = named.get("default")
-        return source if isinstance(source, str) else None
+        return source if isinstance(source, str) else _named(source).get("default")
+
+    @staticmethod
+    def tool_use_source(tokenizer: Tokenizer) -> str | None:
+        """The template that transformers takes in the default one's place where tools are given."""
+        return _named(tokenizer.config.get("chat_template")).get("tool_use")
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
         """The conversation as text, control tokens spelled out. For people; ids come from `encode`."""
@@ -105,7 +108,8 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return render_capped(self._template, data, MAX_SECONDS)
+            template = self._template if data["tools"] is None else self._tool_use
+            return render_capped(template, data, MAX_SECONDS)
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"the chat template refused the messages: {_one_line(error)}") from error
         except Exception as error:  # a template's own mistakes surface as any Python error
@@ -119,6 +123,20 @@ class ChatTemplate:
             if character not in used:
                 return character
         raise ChatTemplateError("the messages use every Unicode noncharacter; remove them")
+
+
+def _compiled(source: str) -> jinja2.Template:
+    try:
+        return TemplateSandbox().from_string(source)
+    except (jinja2.TemplateError, RecursionError) as error:
+        raise ChatTemplateError(f"the chat template cannot be compiled: {_one_line(error)}") from error
+
+
+def _named(templates: object) -> dict[str, str]:
+    """Of tokenizer_config.json's list of several templates."""
+    entries = [entry for entry in templates if isinstance(entry, Mapping)] if isinstance(templates, list) else []
+    named = {entry.get("name"): entry.get("template") for entry in entries}
+    return {str(name): template for name, template in named.items() if isinstance(template, str)}
 
 
 class _Breaker:

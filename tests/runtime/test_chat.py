@@ -239,6 +239,12 @@ def test_where_the_template_comes_from(make_engine):
     ):
         with Engine.load(make_engine(name, template=None, config=config)) as engine:
             assert engine.tokenizer.decode(engine.encode_chat([user("x")])).startswith("S")
+    both = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+    for name, template, config in (("two", None, both), ("file", "D", both[:1])):
+        with Engine.load(make_engine(name, template=template, config={"chat_template": config})) as engine:
+            assert engine.chat_template.render([user("x")]) == "D"
+            assert engine.chat_template.render([user("x")], tools=[{"name": "f"}]) == "T"
+            assert engine.chat_template.render([user("x")], tools=None) == "D"
     with (
         Engine.load(make_engine("none", template=None)) as engine,
         pytest.raises(ChatTemplateError, match="--raw"),
