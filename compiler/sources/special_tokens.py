@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer
-
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.tokenizer import TokenizerFiles
@@ -74,7 +72,7 @@ def _without_row(source: ModelSource, tokenizer: TokenizerFiles, rows: int) -> l
     """Names tokens that were added to a vocabulary and not to the model; SourceError where plain text leads to some."""
     if tokenizer.num_tokens <= rows:
         return []
-    inner = Tokenizer.from_str(tokenizer.tokenizer_json)
+    inner = tokenizer.inner
     added = inner.get_added_tokens_decoder()
     lacking = {token: text for text, token in inner.get_vocab(with_added_tokens=True).items() if token >= rows}
     shown = ", ".join(f"{text!r} ({token})" for token, text in sorted(lacking.items())[:_MOST_NAMED])
@@ -98,5 +96,5 @@ def _default_eos(source: ModelSource, rows: int) -> tuple[int, ...]:
 
 
 def _named(tokenizer: TokenizerFiles, token: int | None) -> str:
-    text = None if token is None else Tokenizer.from_str(tokenizer.tokenizer_json).id_to_token(token)
+    text = None if token is None else tokenizer.inner.id_to_token(token)
     return f"{token} ({text!r})" if text is not None else f"{token} (no token)"

@@ -7,10 +7,12 @@ may build another one from the vocabulary (transformers#45920): then tokenizer.j
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import tokenizers
 from transformers import AutoTokenizer
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
@@ -53,6 +55,11 @@ class TokenizerFiles:
     """What takes the template's place in conversations with tools, where a model has several templates."""
     notices: tuple[str, ...] = ()
     """A line for each disagreement of the model's files about it."""
+
+    @cached_property
+    def inner(self) -> tokenizers.Tokenizer:
+        """It at work."""
+        return tokenizers.Tokenizer.from_str(self.tokenizer_json)
 
     @property
     def tokenizer_config_json(self) -> str:
@@ -101,7 +108,7 @@ def _declared(folder: Path) -> tuple[Any, str]:
     try:
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True), ""
     except Exception as error:  # tokenizer files fail in as many ways as there are libraries behind them
-        return None, one_line(error)
+        return None, one_line(error).replace(str(folder), folder.name)  # a build's bytes do not depend on the place
 
 
 def _of_tokenizer_json(folder: Path) -> Any:
@@ -127,9 +134,13 @@ def _disagreement(own: Any, declared: Any) -> list[str]:
         return []
     name = type(declared).__name__
     for text in PROBES:
-        ours, theirs = (one(text, add_special_tokens=False)["input_ids"] for one in (own, declared))
+        ours, theirs = (one(text, add_special_tokens=False).tokens() for one in (own, declared))
         if ours != theirs:
-            return [f"tokenizer.json wins over {name}, which would encode {text!r} as {theirs} instead of {ours}"]
+            at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
+            return [
+                f"tokenizer.json wins over {name}, which would split {text!r} otherwise: from token {at} on "
+                f"{theirs[at : at + 4]} instead of {ours[at : at + 4]}"
+            ]
     ours, theirs = own("x")["input_ids"], declared("x")["input_ids"]
     if ours != theirs:
         return [f"tokenizer.json wins over {name}, with which the ids of 'x' would be {theirs} instead of {ours}"]

@@ -21,11 +21,12 @@ from llmc.compiler.verify.text_path import TextPath, compare_text
 from llmc.compiler.verify.texts import texts
 from llmc.ir.ops.kernel import Scheme
 from llmc.runtime import Engine
+from llmc.runtime.artifact.artifact import read_manifest
 
 
 @pytest.fixture(scope="module")
 def engine(engines: Engines, speaking: Path) -> Iterator[Engine]:
-    with Engine.load(engines.engine(speaking, max_seq_len=128), threads=1) as loaded:
+    with Engine.load(engines.engine(speaking), threads=1) as loaded:
         yield loaded
 
 
@@ -120,7 +121,7 @@ def test_each_disagreement_is_found(
 def test_the_command_tells_them_and_fails(
     engines: Engines, speaking: Path, damaged: Path, llmc: Commands, tmp_path: Path
 ) -> None:
-    built = engines.engine(speaking, max_seq_len=128)
+    built = engines.engine(speaking)
     (tmp_path / "short").write_text("a\n")
     passed = llmc.run("verify", built, speaking, "--texts", tmp_path / "short")
     assert (passed.code, passed.stdout.splitlines()[-1]) == (0, "PASS")
@@ -147,3 +148,27 @@ def test_how_far_logits_may_be_is_the_formats_matter() -> None:
         assert "expected at most" in str(too_far(verdict(1.5), scheme.value))
     assert told == [4] * 8
     assert too_far(replace(verdict(0), mean_kl=float("nan")), "bf16") is not None
+
+
+def test_a_build_says_what_the_models_files_disagree_about(damaged: Path, llmc: Commands, tmp_path: Path) -> None:
+    settings(damaged, bos_token="</s>")
+    other_end(damaged)
+    (damaged / "generation_config.json").write_text(json.dumps({"bos_token_id": 3, "trust_remote_code": True}))
+    out, compiler = tmp_path / "engine", tmp_path / "clang++"
+    compiler.write_text(  # the kernels are not run, so nothing is compiled
+        '#!/bin/sh\n[ "$1" = --version ] && echo "clang version 18.1.0" && exit\n'
+        'while [ "$1" != -o ]; do shift; done\ntouch "$2"\n'
+    )
+    compiler.chmod(0o755)
+    built = llmc.run("build", damaged, "-o", out, "--target", "generic", "--dtype", "f32", CXX=str(compiler))
+    said = " ".join(built.stderr.split())
+    assert built.code == 0
+    for notice in (
+        "BOS is 256 ('</s>'), as the tokenizer has it; the model's settings say 3",
+        "the tokenizer's end of text is 256 ('</s>'), the model's settings say 7",
+        "generation settings that nobody reads: trust_remote_code",
+    ):
+        assert notice in said
+        assert notice in " ".join(llmc.run("inspect", out).stdout.split())
+    tokens = read_manifest(out).tokens
+    assert (tokens.bos, tokens.eos, tokens.add_bos) == (256, (7, 256), False)
