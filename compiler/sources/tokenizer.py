@@ -177,9 +177,7 @@ def _files(tokenizer: Any, where: Path, notices: list[str]) -> TokenizerFiles:
     return TokenizerFiles(
         tokenizer_json=tokenizer_json,
         chat_template=_default_template(tokenizer.chat_template, where),
-        tool_use_template=tokenizer.chat_template.get("tool_use")
-        if isinstance(tokenizer.chat_template, dict)
-        else None,
+        tool_use_template=several.get("tool_use") if isinstance(several := tokenizer.chat_template, dict) else None,
         special_tokens={
             key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)
         },

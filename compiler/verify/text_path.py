@@ -55,19 +55,24 @@ def compare_text(
 ) -> TextPath:
     """Engine and source over `texts` and the built-in chats; nothing is computed by the model."""
     ours = engine.tokenizer
-    if ours is None or theirs is None:
-        has, lacks = ("a tokenizer", "none")
-        found = Disagreement("tokenizer", source.name, has if theirs else lacks, has if ours else lacks)
-        return TextPath(1, () if ours is None and theirs is None else (found,))
     checks: list[Check] = [partial(_special_tokens, engine, source)]
-    for text in texts:
-        checks += [partial(_text, ours, theirs, text), partial(_continuations, ours, theirs, text)]
-    checks += [partial(_chat, engine, theirs, chat) for chat in CHATS]
+    if ours is None or theirs is None:
+        checks.append(partial(_presence, source.name, theirs is not None, ours is not None))
+    else:
+        for text in texts:
+            checks += [partial(_text, ours, theirs, text), partial(_continuations, ours, theirs, text)]
+        checks += [partial(_chat, engine, theirs, chat) for chat in CHATS]
     disagreements: list[Disagreement] = []
     for done, check in enumerate(checks, 1):
         disagreements += check()
         progress(done, len(checks))
     return TextPath(len(checks), tuple(disagreements))
+
+
+def _presence(name: str, theirs: bool, ours: bool) -> Iterator[Disagreement]:
+    has = {True: "one", False: "none"}
+    if theirs != ours:
+        yield Disagreement("tokenizer", name, has[theirs], has[ours])
 
 
 def _special_tokens(engine: Engine, source: ModelSource) -> Iterator[Disagreement]:
