@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from transformers import PreTrainedModel
 
+from llmc.compiler.commands.progress_console import shown
 from llmc.compiler.commands.refusal import refuse
+from llmc.compiler.progress import Progress
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.verify.logits import (
@@ -35,11 +36,9 @@ _MOST_SHOWN = 20
 
 def verify_engine(engine: Path, model: str, texts: Path | None, as_json: bool, device: str | None = None) -> int:
     """Compare and print; returns the exit code: 0 if text and logits are the model's, 1 if not, 2 for a refusal."""
-    console = Console(stderr=True)
     try:
-        columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-            path, verdict, dtype = _compare(engine, model, texts, device, _Stages(bars))
+        with shown(Console(stderr=True, markup=False, highlight=False)) as progress:
+            path, verdict, dtype = _compare(engine, model, texts, device, progress)
     except (RuntimeFailure, SourceError, VerificationError) as error:
         return refuse(error)
     reasons = [f"{len(path.disagreements)} disagreements about text"] if path.disagreements else []
@@ -55,45 +54,30 @@ def verify_engine(engine: Path, model: str, texts: Path | None, as_json: bool, d
     return EXIT_DIFFERS if reasons else 0
 
 
-class _Stages:
-    """One bar after the other: of what is done where a stage says it, else one that only moves."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-
-    def stage(self, text: str) -> None:
-        for task in self._bars.tasks:
-            self._bars.update(task.id, visible=False)
-        self._bars.add_task(text, total=None)
-
-    def amount(self, done: int, total: int) -> None:
-        self._bars.update(self._bars.tasks[-1].id, completed=done, total=total)
-
-
 def _compare(
-    engine: Path, model: str, texts: Path | None, device: str | None, stages: _Stages
+    engine: Path, model: str, texts: Path | None, device: str | None, progress: Progress
 ) -> tuple[TextPath, Verdict, str]:
     """The text path first: it takes a second, and the logits may take many."""
-    stages.stage("loading the engine")
+    given = None if texts is None else _given(texts)
+    progress.stage("loading the engine")
     with Engine.load(engine, max_batch=1, max_rows=64, device=device) as loaded:
-        given = None if texts is None else _given(texts)
-        stages.stage("reading the model")
+        progress.stage("reading the model")
         source = open_source(model)
         theirs = source_text(source)
-        shown = [*(given or []), *builtin_texts()]
-        stages.stage("comparing texts")
-        path = compare_text(loaded, source, theirs, shown, stages.amount)
+        every = [*(given or []), *builtin_texts()]
+        progress.stage("comparing texts")
+        path = compare_text(loaded, source, theirs, every, lambda done, of: progress.amount(done, of, "comparisons"))
         encoded = _sequences(loaded, given)
-        stages.stage("loading the reference")
+        progress.stage("loading the reference")
         reference = reference_model(source)
         _check_same_vocabulary(loaded, reference, engine, model)
-        stages.stage("comparing logits of tokens")
+        progress.stage("comparing logits")
         total = sum(map(len, encoded))
         verdict = compare(
             encoded,
             lambda ids: loaded.logits(ids),
             lambda ids: reference_logits(reference, ids),
-            lambda done: stages.amount(done, total),
+            lambda done: progress.amount(done, total, "tokens"),
         )
         return path, verdict, loaded.manifest.model.dtype
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from llmc.runtime.artifact.bounds import plain
-from llmc.runtime.artifact.manifest import GenerationDefaults
-from llmc.runtime.cpu.library import MAX_LOGPROBS
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS, GenerationDefaults
 from llmc.runtime.errors import InvalidParameter
 
 MAX_STOPS = 16
