@@ -188,7 +188,8 @@ def verify(
     emulate: bool,
     emulate_gpu: str | None,
 ) -> None:
-    """Compare ENGINE with transformers running MODEL in float32, teacher-forced, position by position."""
+    """Compare ENGINE with MODEL: text with the source's own tokenizer, logits with transformers in float32,
+    teacher-forced, position by position. Ends with PASS or FAIL, and exit code 0 or 1."""
     emulating(context, engine, emulate, emulate_gpu)
 
     def action() -> int:
