@@ -71,9 +71,11 @@ def build(
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
     from llmc.compiler.build_options import BuildOptions
     from llmc.compiler.commands.build_console import build_with_progress
+    from llmc.compiler.sources.model_name import folder_title
     from llmc.ir.ops.kernel import Scheme
 
-    name = Path(model).stem if model.endswith(".gguf") else Path(os.path.abspath(model)).name
+    path = Path(model).expanduser()
+    name = path.stem if path.suffix == ".gguf" else folder_title(path).rpartition("/")[2]
     folder = out or Path(f"{name}-{dtype}.engine")
     options = BuildOptions(
         model, folder, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
@@ -186,7 +188,8 @@ def verify(
     emulate: bool,
     emulate_gpu: str | None,
 ) -> None:
-    """Compare ENGINE with transformers running MODEL in float32, teacher-forced, position by position."""
+    """Compare ENGINE with MODEL: text with the source's own tokenizer, logits with transformers in float32,
+    teacher-forced, position by position. Ends with PASS or FAIL, and exit code 0 or 1."""
     emulating(context, engine, emulate, emulate_gpu)
 
     def action() -> int:

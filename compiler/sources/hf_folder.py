@@ -6,6 +6,7 @@ from pathlib import Path
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.generation import read_generation
 from llmc.compiler.sources.model_config import read_config
+from llmc.compiler.sources.model_name import folder_title
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 from llmc.compiler.sources.safetensors_checkpoint import open_safetensors
 from llmc.compiler.sources.tokenizer import read_tokenizer
@@ -20,7 +21,7 @@ def open_folder(folder: Path, name: str | None = None) -> ModelSource:
     config, config_file = read_config(folder)
     checkpoint = open_safetensors(folder)
     return ModelSource(
-        name=name or folder.resolve().name,
+        name=name or folder_title(folder),
         path=folder,
         format=SourceFormat.HF_FOLDER,
         config=config,
