@@ -9,7 +9,7 @@ from typing import Any
 
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.package import Facts
-from llmc.compiler.capture.capture import Captured
+from llmc.compiler.capture.capture import Captured, ignored_settings
 from llmc.compiler.roofline.lowering import Lowering
 from llmc.compiler.roofline.predict import predict
 from llmc.compiler.sources.model_source import ModelSource
@@ -39,7 +39,7 @@ def build_report(
             "dtype": facts.model.dtype,
             "licence": source.licence,
             "stored_as": source.quantization,
-            "ignored_config_keys": list(source.ignored_config_keys),
+            "ignored_config_keys": ignored_settings(source, captured),
             "unread_generation_settings": list(source.generation.unread),
             "notices": list(notices),
             "ignored_tensors": list(captured.ignored_tensors),

@@ -5,6 +5,7 @@ import json
 import os
 import pydoc
 import random
+import re
 import shutil
 import stat
 
@@ -52,6 +53,34 @@ def edit_manifest(folder, change):
     plain.pop("checksum")
     change(plain)
     (folder / "manifest.json").write_bytes(render_json({**plain, "checksum": digest(render_json(plain))}))
+
+
+def test_a_damaged_manifest_is_told_by_what_differs(make_engine):
+    """Never by two numbers that are the same."""
+    folder = make_engine()
+    path = folder / "manifest.json"
+    sound = path.read_bytes()
+    n = len(sound)
+    edited = sound.replace(b'"max_batch": ', b'"max_batch": 1', 1)
+    again = "; copy or build the engine again"
+    for content, kind, match in (
+        (sound[:-1], ChecksumMismatch, f"{n - 1} bytes, expected {n}; the first difference is at byte {n - 1}{again}"),
+        (sound + b" ", ChecksumMismatch, f"{n + 1} bytes, expected {n}; the first difference is at byte {n}{again}"),
+        (b" " + sound, ChecksumMismatch, f"{n + 1} bytes, expected {n}; the first difference is at byte 0{again}"),
+        (
+            edited,
+            ChecksumMismatch,
+            rf"its content has the checksum \w+\.\.\., not \w+\.\.\., which stands in it{again}",
+        ),
+        (sound[:-100], ManifestInvalid, f"not JSON: .*: the manifest is damaged{again}"),
+        (b"", ManifestInvalid, f"not JSON: .*: the manifest is damaged{again}"),
+    ):
+        path.write_bytes(content)
+        refuse(folder, kind, match)
+    path.write_bytes(edited)
+    with pytest.raises(ChecksumMismatch) as caught:
+        read_manifest(folder)
+    assert len(set(re.findall(r"\w{16}(?=\.\.\.)", str(caught.value)))) == 2
 
 
 def group_of(plain):

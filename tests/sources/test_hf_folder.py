@@ -125,7 +125,12 @@ def test_config_keys_that_transformers_ignores_are_listed(folder: Path, edit_jso
     )
     source = open_source(str(folder))
     # auto_map of a model type that transformers has itself is not run, hence listed
-    assert source.ignored_config_keys == ("auto_map", "foo_scale")
+    assert source.config_file is not None
+    assert [str(s) for s in source.config_file.unused] == [
+        "auto_map",
+        "foo_scale",
+        "rope_parameters (rope_scaling counts)",
+    ]
     assert source.config.rope_parameters["factor"] == 2.0  # translated, not ignored
 
 

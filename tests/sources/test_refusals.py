@@ -134,7 +134,8 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": "big"}, "hidden_size"),
     *(({"max_position_embeddings": n}, f"max_position_embeddings is {n}, expected 2 or more") for n in (-1, 0, 1)),
     ({"rms_norm_eps": float("nan")}, "config.json: NaN is not a JSON number"),
-    ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000, no model has more than 10000 layers"),
+    *(({"num_hidden_layers": n}, f"num_hidden_layers is {n}, expected 1 to 10000 layers") for n in (-1, 0, 10**12)),
+    ({"num_attention_heads": 0}, "num_attention_heads is 0, which transformers cannot use: integer modulo by zero"),
     (
         {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 10**9},
         "num_hidden_layers is 1000000000,",  # whose config class makes a list of that length
@@ -151,6 +152,12 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 def test_configs(folder: Path, edit_json: Edit, changes: dict[str, Any], expected: str) -> None:
     edit_json("config.json", **changes)
     assert expected in refusal(folder)
+
+
+def test_an_architecture_is_known_in_any_case(folder: Path, edit_json: Edit) -> None:
+    """MPT's checkpoints say MPTForCausalLM, and transformers' class is MptForCausalLM."""
+    edit_json("config.json", architectures=["LLaMAForCausalLM"])
+    open_source(str(folder))
 
 
 def test_quantiser_files_and_adapters(folder: Path) -> None:
