@@ -29,7 +29,8 @@ def show_engine(folder: Path) -> None:
     manifest = read_manifest(folder)
     report = json.loads(read_file(folder, manifest, "report.json"))
     console = Console(markup=False, highlight=False)
-    console.print(_facts(folder, manifest, report))
+    console.print(Text(str(folder), "bold"), soft_wrap=True)  # a path stays in one piece
+    console.print(_facts(manifest, report))
     for target in manifest.targets:
         found = report["targets"][target.name]
         console.rule(f"{target.name}", align="left")
@@ -38,7 +39,7 @@ def show_engine(folder: Path) -> None:
                 console.print(table)
 
 
-def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table:
+def _facts(manifest: Manifest, report: Mapping[str, Any]) -> Table:
     model, stored = manifest.model, report["model"]
     source = f", made of {stored['stored_as']}" if stored["stored_as"] else ""
     facts = {
@@ -56,7 +57,6 @@ def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table
         "untied parameters": ", ".join(stored["untied_parameters"]),
     }
     table = Table.grid(padding=(0, 2), expand=False)
-    table.add_row("engine", Text(str(folder), "bold"))
     for label, value in facts.items():
         if value:
             table.add_row(label, value)
