@@ -53,7 +53,7 @@ def open_gguf(path: Path) -> ModelSource:
         path=path,
         format=SourceFormat.GGUF,
         config=config,
-        ignored_config_keys=(),  # check_metadata has refused them
+        config_file=None,
         generation=_generation(metadata, config, path),
         tokenizer=read_gguf_tokenizer(path),
         quantization=blocks or None,

@@ -247,7 +247,7 @@ def is_engine(folder: Path) -> bool:
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
-    """Exactly the manifest's files, with their sizes. Raises FileMismatch."""
+    """The manifest's files, with their sizes. Raises FileMismatch. Others are no damage: nobody reads them."""
     for name, entry in sorted(manifest.files.items()):
         path = confined(folder, name)
         if not path.is_file():
@@ -257,9 +257,11 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
             raise FileMismatch(
                 f"{folder / name}: {size} bytes, the manifest says {entry.bytes}; copy or build the engine again"
             )
-    extra = sorted(set(_files_below(folder)) - set(manifest.files) - {MANIFEST})
-    if extra:
-        raise FileMismatch(f"{folder / extra[0]}: not part of the engine; remove it")
+
+
+def unread_files(folder: Path, manifest: Manifest) -> list[str]:
+    """What lies in an engine's folder and is no part of it (.DS_Store, a hub's README), sorted."""
+    return sorted(set(_files_below(folder)) - set(manifest.files) - {MANIFEST})
 
 
 def confined(folder: Path, name: str) -> Path:

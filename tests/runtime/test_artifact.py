@@ -20,6 +20,7 @@ from llmc.runtime.artifact.artifact import (
     read_manifest,
     render_manifest,
     seal,
+    unread_files,
 )
 from llmc.runtime.artifact.features import Machine
 from llmc.runtime.artifact.hashing import digest
@@ -144,14 +145,26 @@ def test_truncated_and_grown_files_are_found(make_engine, damage):
     open_artifact(folder).close()
 
 
-def test_missing_extra_and_swapped_files(make_engine):
+def test_files_that_nobody_reads_are_no_damage(make_engine):
+    """A folder that was browsed or cloned from a hub is the engine still; and it can be said what they are."""
+    folder = make_engine()
+    extra = [".DS_Store", ".gitattributes", "README.md", "kernels/cpu/.nfs0001", "plans/cpu/notes.txt"]
+    for name in extra:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    with Engine.load(folder) as engine:
+        assert unread_files(folder, engine.manifest) == sorted(extra)
+        assert engine.generate([[4]], max_tokens=1)
+        # What the manifest does not name is not read under any name.
+        with pytest.raises(FileMismatch, match=r"has no README\.md"):
+            engine.artifact.path("README.md")
+
+
+def test_missing_and_swapped_files(make_engine):
     folder = make_engine()
     (folder / "tokenizer.json").rename(folder / "other.json")
     refuse(folder, FileMismatch, "tokenizer.json: missing")
     (folder / "other.json").rename(folder / "tokenizer.json")
-    (folder / "notes.txt").write_text("mine")
-    refuse(folder, FileMismatch, "notes.txt: not part of the engine")
-    (folder / "notes.txt").unlink()
     source = folder / "kernels/cpu/src/model.cc"
     source.write_bytes(source.read_bytes()[::-1])
     refuse(folder, ChecksumMismatch, "model.cc: content is damaged")
