@@ -30,7 +30,7 @@ def show_engine(folder: Path) -> None:
     report = json.loads(read_file(folder, manifest, "report.json"))
     console = Console(markup=False, highlight=False)
     console.print(Text(str(folder), "bold"), soft_wrap=True)  # a path stays in one piece
-    console.print(_facts(manifest, report))
+    console.print(_facts(folder, manifest, report))
     for target in manifest.targets:
         found = report["targets"][target.name]
         console.rule(f"{target.name}", align="left")
@@ -39,7 +39,7 @@ def show_engine(folder: Path) -> None:
                 console.print(table)
 
 
-def _facts(manifest: Manifest, report: Mapping[str, Any]) -> Table:
+def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table:
     model, stored = manifest.model, report["model"]
     source = f", made of {stored['stored_as']}" if stored["stored_as"] else ""
     facts = {
