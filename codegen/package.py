@@ -21,10 +21,10 @@ from llmc.runtime.artifact.manifest import (
     GenerationDefaults,
     Limits,
     Manifest,
-    MemoryPlan,
     ModelSummary,
     SpecialTokens,
     TargetEntry,
+    TargetMemory,
 )
 
 CUDA_SOURCES = "kernels/cuda/src"
@@ -101,7 +101,7 @@ def cpu_part(
     """The share of a CPU target. `compile_model` turns sources into the library at a path."""
     kv = model.kv.layout
     arena = ArenaBytes(0, model.arena_per_token, model.arena_per_row, 0)
-    memory = MemoryPlan(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
+    memory = TargetMemory(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
     entry = TargetEntry(CPU, name, arch, features, f"kernels/{name}", f"plans/{name}", kv, memory)
 
     def write_kernels(folder: Path) -> None:
@@ -137,7 +137,7 @@ def cuda_part(
 
     `compile_kernels` turns sources into cubins by symbol. Targets of one architecture share cubins, all share sources.
     """
-    memory = MemoryPlan(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
+    memory = TargetMemory(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
     entry = TargetEntry(CUDA, name, arch, features, f"kernels/{arch}", f"plans/{name}", kv, memory)
 
     def write_kernels(folder: Path) -> None:

@@ -17,7 +17,7 @@ from llmc.runtime.artifact.features import Machine
 from llmc.runtime.artifact.hashing import BackgroundDigest, digest, file_digest
 from llmc.runtime.artifact.manifest import CPU, FORMAT, FileEntry, Manifest, TargetEntry
 from llmc.runtime.artifact.strict_json import JsonMismatch, from_plain, parse_json, render_json, to_plain
-from llmc.runtime.artifact.target import Choice, choose_target
+from llmc.runtime.artifact.target import ChosenTarget, choose_target
 from llmc.runtime.artifact.weights import Weights
 from llmc.runtime.errors import (
     ChecksumMismatch,
@@ -145,7 +145,7 @@ def _files_of(target: TargetEntry) -> tuple[str, ...]:
     return (target.library,) if target.kind == CPU else (target.plan("prefill"), target.plan("decode"))
 
 
-def _map_weights(folder: Path, manifest: Manifest, choice: Choice) -> Artifact:
+def _map_weights(folder: Path, manifest: Manifest, choice: ChosenTarget) -> Artifact:
     """The mapping that is hashed is the mapping that is used: pages are touched once, and no swap of the file between
     check and use can go unseen."""
     weights = Weights.map(confined(folder, WEIGHTS))
