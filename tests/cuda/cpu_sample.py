@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
-from llmc.compiler.targets import find_target
 from llmc.emulator.cache import cache_dir
 from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 from llmc.runtime.step.row_sampling import SAMPLING_RECORD
@@ -56,7 +56,7 @@ def _library() -> ctypes.CDLL:
     """Built for this machine's best target (all with fused multiply-adds give the same bits), kept by content."""
     sources = {p.name: p.read_text() for p in files("llmc.templates.cpu").iterdir() if p.name.endswith(".h")}
     sources |= {name: (HARNESS / name).read_text() for name in ("harness.h", "harness_sample.cpp")}
-    target, toolchain = find_target("cpu"), _toolchain()
+    target, toolchain = cpu_target("cpu"), _toolchain()
     key = hashlib.sha256(repr((sorted(sources.items()), target, toolchain)).encode()).hexdigest()[:24]
     final = cache_dir() / "cpu" / f"sample-{key}.so"
     if not final.exists():

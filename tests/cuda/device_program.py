@@ -91,12 +91,13 @@ def padding_is_inert() -> None:
         engine.generate(prompts(3, longest=5), max_tokens=3, **ASK)  # buckets of 4 sequences, of 16 tokens
         resident = engine.device._resident  # type: ignore[attr-defined]
         arena = resident.addresses
-        h = download(arena.arena, (MAX_TOKENS, H), np.float32)
+        with resident.context.current():
+            h = download(arena.arena, (MAX_TOKENS, H), np.float32)
+            rows = download(arena.arena + arena.layout.token_bytes, (MAX_BATCH, H), np.float32)
+            done = download(arena.scratch["done"], (1,), np.int32)
         used = max(np.flatnonzero(h.any(1))) + 1
         assert 3 <= used < 16, used
-        rows = download(arena.arena + arena.layout.token_bytes, (MAX_BATCH, H), np.float32)
         assert rows[:3].any(1).all() and not rows[3:].any(), rows[:, 0]
-        done = download(arena.scratch["done"], (1,), np.int32)
         assert done[0] == 0
 
 
