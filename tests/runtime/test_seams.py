@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import reference_oracle as oracle
-from engine_folders import IM_END
+from engine_folders import ABI_FOLDER, IM_END
 
 from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout
@@ -123,6 +125,15 @@ def test_ranks_behind_one_device(engine: Engine) -> None:
     ranks.close()
     assert [list(completion.token_ids) for completion in completions] == answers(given)
     assert sum(completion.num_preemptions for completion in completions) > 0
+
+
+def test_engines_on_one_pool_of_threads(cxx: list[str], tmp_path: Path) -> None:
+    """`pool_run` takes any step of any engine."""
+    program = tmp_path / "shared_pool"
+    source = Path(__file__).parent / "shared_pool.cc"
+    subprocess.run([*cxx, "-std=c++17", "-pthread", f"-I{ABI_FOLDER}", str(source), "-o", str(program)], check=True)
+    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    assert printed.split() == [str(9 * sum(range(1000))), "999"]
 
 
 BLOCK = 4
