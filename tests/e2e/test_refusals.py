@@ -30,7 +30,8 @@ STAGES = (
     "optimising",
     "generating kernels",
     "compiling kernels for cpu",
-)  # which a build that was refused had begun
+    "loading the engine",
+)  # which a build or a verification that was refused had begun
 
 
 def refused(ended: Ended, *expected: str, at_once: bool = False) -> None:
