@@ -89,6 +89,9 @@ def test_a_commit_one_step_late(engine: Engine) -> None:
     assert [list(handle.completion.token_ids) for handle in handles if handle.completion] == answers(given)
 
 
+INPUTS = ("token_ids", "positions", "seq_starts", "block_tables", "rows", "sampling")
+
+
 class Ranks:
     """Devices that run every step together, of the same arrays; the last one's outputs count."""
 
@@ -103,8 +106,10 @@ class Ranks:
         return DeviceMemory(**{name: sum(one[name] for one in each) for name in each[0]})
 
     def prefill(self, step: StepBuffers) -> None:
+        given = [getattr(step, name).tobytes() for name in INPUTS]
         for device in self.devices:
             device.prefill(step)
+            assert [getattr(step, name).tobytes() for name in INPUTS] == given
 
     def decode(self, step: StepBuffers) -> None:
         for device in self.devices:
