@@ -19,10 +19,10 @@ from llmc.runtime.artifact.manifest import (
     GenerationDefaults,
     Limits,
     Manifest,
-    MemoryPlan,
     ModelSummary,
     SpecialTokens,
     TargetEntry,
+    TargetMemory,
 )
 from tests.runtime import reference_oracle as oracle
 
@@ -70,7 +70,7 @@ def target(**changes: Any) -> TargetEntry:
         kernels="kernels/cpu",
         plans="plans/cpu",
         kv=kv_layout((None,)),
-        memory=MemoryPlan(8, 16, ArenaBytes(0, 0, 0, 0)),
+        memory=TargetMemory(8, 16, ArenaBytes(0, 0, 0, 0)),
     )
     return TargetEntry(**{**fields, **changes})
 

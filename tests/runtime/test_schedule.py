@@ -176,7 +176,7 @@ def check_trace(trace: Trace) -> None:
             assert one.finish_reason is FinishReason.CANCELLED
 
 
-def drain(scheduler: Scheduler, outputs: int) -> list[list[tuple[int, int, int, bool]]]:
+def drain(scheduler: Scheduler, outputs: int) -> list[list[tuple[int, int, int, int]]]:
     """Run steps until idle; each request makes `outputs` tokens. Returns the batches."""
     batches = []
     while not scheduler.idle:

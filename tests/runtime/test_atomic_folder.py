@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from llmc.runtime.artifact import atomic_folder as staging
+from llmc.runtime.artifact import atomic_folder as module
 from llmc.runtime.artifact.artifact import is_engine, open_artifact, read_manifest
 from llmc.runtime.artifact.atomic_folder import atomic_folder, check_output
 from llmc.runtime.errors import DiskFull, EngineError, OutputOccupied, OutputUnwritable
@@ -61,7 +61,7 @@ def fill(output: Path, name: str = "one") -> None:
 @pytest.mark.parametrize("exchange", [True, False])
 def test_an_engine_replaces_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
     if not exchange:
-        monkeypatch.setattr(staging, "_exchange", lambda a, b: False)
+        monkeypatch.setattr(module, "_exchange", lambda a, b: False)
     output = tmp_path / "deep" / "er" / "engine"
     for name in ("one", "two"):
         fill(output, name)
