@@ -1,6 +1,6 @@
-// device.cuh - the device primitives: the only file with inline PTX (tests/cuda/test_lint.py).
+// device.cuh - the device primitives: the only file with inline PTX (tests/cuda/kernels/test_lint.py).
 //
-// Every primitive has two bodies. Here: one PTX instruction, whose SASS opcode tests/cuda/test_primitives.py
+// Every primitive has two bodies. Here: one PTX instruction, whose SASS opcode tests/cuda/kernels/test_primitives.py
 // asserts. In emulator/include/llmc_emu/device.h: its meaning on the CPU. Kernels use these names and plain C++
 // only; they include nothing else and have no static __shared__ arrays. Addresses named `u32` are shared-memory
 // addresses (smem_addr), pointers are global.

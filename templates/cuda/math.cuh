@@ -1,6 +1,6 @@
 // math.cuh - the elementary functions of generated expressions, one f32 at a time: exact steps of IEEE arithmetic and
 // explicit fused multiply-adds, so that the GPU and its twin give the same bits, and a bound measured on the CPU
-// (tests/cuda/test_expression.py) is the GPU's. No table, no local array, no approximate unit. Compiled without
+// (tests/cuda/kernels/test_expression.py) is the GPU's. No table, no local array, no approximate unit. Compiled without
 // contraction (--fmad=false); denormals are kept, an infinity or NaN comes out where IEEE 754 and C99 have one.
 // numerics  largest error in ulp: exp, log, erf 1.5, tanh, x^3 2, sin, cos, pow 0.51 (through double), rsqrt 1.5; divisions
 //           and square roots are IEEE's. sigmoid, silu, gelu and softplus are a few roundings of their formulas.
