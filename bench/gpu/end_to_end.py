@@ -178,14 +178,18 @@ class Session:
 
     def sound(self) -> Item:
         """Whether logits are finite, and whether a sequence gets the same tokens in any company; and what is free."""
-        from llmc.runtime.cuda.driver.driver import call, driver
+        from llmc.runtime.cuda.device import CudaDevice
 
         ids = self._shared[:FIRST_PROMPT]
         logits = self.engine.logits(ids, rows=[len(ids) - 1])
         kept = min(map(len, self._answers.values()), default=0)
         answers = {tuple(tokens[:kept]) for tokens in self._answers.values()}
         self.engine.check_integrity()
-        free, total = call(driver().cuMemGetInfo)
+        device = self.engine.device
+        assert isinstance(device, CudaDevice) and device._resident is not None
+        context = device._resident.context
+        with context.current():
+            free, total = context.memory()
         error = "" if np.isfinite(logits).all() else "logits are not finite"
         if len(answers) > 1:
             error = error or f"the first prompt's {kept} tokens depend on the batch"
@@ -193,6 +197,6 @@ class Session:
             "error": error,
             "compared_tokens": kept,
             "logits_std": float(logits.std()),
-            "free_bytes": int(free),
-            "total_bytes": int(total),
+            "free_bytes": free,
+            "total_bytes": total,
         }
