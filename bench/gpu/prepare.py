@@ -73,10 +73,13 @@ def check_folder(out: Path, option: str) -> None:
         raise ValueError(f"{option} {out}: cannot be written: {error.strerror}") from error
 
 
+LAYERS = ("ir", "compiler", "passes", "codegen", "templates/cuda", "runtime")
+
+
 def code_digest(root: Path = HERE.parents[1]) -> str:
     """Of all sources that decide what an engine is. It is kept beside an engine, which does not say itself."""
     digest = hashlib.sha256()
-    for layer in ("compiler", "passes", "codegen", "templates/cuda", "runtime"):
+    for layer in LAYERS:
         for path in sorted(p for p in (root / layer).rglob("*") if p.suffix in (".py", ".cuh", ".j2")):
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -138,12 +138,13 @@ def test_an_engine_that_cannot_be_made_is_an_item_that_says_why(
     assert item == {"error": "no M for h200 is prepared; here: ModuleNotFoundError: No module named 'transformers'"}
 
 
-def test_an_engine_of_other_sources_is_known(tmp_path: Path) -> None:
-    (tmp_path / "codegen").mkdir()
-    source = tmp_path / "codegen" / "model.py"
+@pytest.mark.parametrize("layer", ["ir", "codegen", "templates/cuda"])
+def test_an_engine_of_other_sources_is_known(tmp_path: Path, layer: str) -> None:
+    (tmp_path / layer).mkdir(parents=True)
+    source = tmp_path / layer / "model.py"
     source.write_text("a = 1\n")
     before = prepare.code_digest(tmp_path)
-    (tmp_path / "codegen" / "notes.txt").touch()
+    (tmp_path / layer / "notes.txt").touch()
     assert prepare.code_digest(tmp_path) == before
     source.write_text("a = 2\n")
     assert prepare.code_digest(tmp_path) != before
