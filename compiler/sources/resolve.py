@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from llmc.compiler.sources.errors import SourceError
-from llmc.compiler.sources.gguf_file import open_gguf
+from llmc.compiler.sources.gguf.file import open_gguf
 from llmc.compiler.sources.hf_folder import open_folder
 from llmc.compiler.sources.hub import fetch, looks_like_hub_id
 from llmc.compiler.sources.model_source import ModelSource

@@ -11,9 +11,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.generation import GenerationDefaults, generation_defaults
-from llmc.compiler.sources.gguf_checkpoint import open_gguf_checkpoint
-from llmc.compiler.sources.gguf_metadata import check_metadata
-from llmc.compiler.sources.gguf_reading import HeaderReader, read_gguf_config
+from llmc.compiler.sources.gguf.checkpoint import open_gguf_checkpoint
+from llmc.compiler.sources.gguf.metadata import check_metadata
+from llmc.compiler.sources.gguf.reading import HeaderReader, read_gguf_config
 from llmc.compiler.sources.model_config import one_line, require_causal_lm
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 from llmc.compiler.sources.tokenizer import read_gguf_tokenizer

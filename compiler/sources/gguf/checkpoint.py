@@ -18,7 +18,7 @@ from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorPr
 
 from llmc.compiler.sources.checkpoint import Checkpoint, Rows, StoredDtype, StoredTensor, checkpoint_of
 from llmc.compiler.sources.errors import SourceError
-from llmc.compiler.sources.gguf_reading import hf_names
+from llmc.compiler.sources.gguf.reading import hf_names
 from llmc.compiler.sources.model_config import one_line
 
 GgufTensor = gguf.ReaderTensor
