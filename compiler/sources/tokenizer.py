@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
-from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.model_config import one_line
@@ -55,17 +54,6 @@ def read_tokenizer(folder: Path) -> TokenizerFiles | None:
     except Exception as error:  # tokenizer files fail in as many ways as there are libraries behind them
         raise SourceError(f"{folder}: the tokenizer cannot be loaded: {one_line(error)}") from error
     return _files(tokenizer, folder)
-
-
-def read_gguf_tokenizer(path: Path) -> TokenizerFiles:
-    """The tokenizer in a GGUF file's metadata. Raises SourceError."""
-    try:
-        # The class AutoTokenizer may pick adds nothing to the backend that is built from the metadata, and
-        # picking it would parse the whole file again.
-        tokenizer = TokenizersBackend.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
-    except Exception as error:
-        raise SourceError(f"{path}: the tokenizer cannot be built: {one_line(error)}") from error
-    return _files(tokenizer, path)
 
 
 def _files(tokenizer: Any, where: Path) -> TokenizerFiles:

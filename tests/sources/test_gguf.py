@@ -1,5 +1,6 @@
 """GGUF files written here from HF modules, as llama.cpp's converter would, come back as those modules."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
@@ -18,11 +19,13 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.integrations.gguf.dequant import dequantize
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from llmc.compiler.sources.demo import fetch_demo
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.model_source import SourceFormat
 from llmc.compiler.sources.resolve import open_source
+from llmc.compiler.verify_texts import PASSAGES
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -75,6 +78,7 @@ def write_gguf(
     metadata: dict[str, Any],
     tensors: Tensors,
     raw: dict[str, tuple[NDArray[np.uint8], gguf.GGMLQuantizationType]] | None = None,
+    special: Sequence[str] = ("bos", "eos", "eot"),
 ) -> None:
     """Write float tensors, and `raw` ones that are blocks already, with a small BPE tokenizer."""
     writer = gguf.GGUFWriter(path, arch)
@@ -94,9 +98,8 @@ def write_gguf(
     writer.add_token_list(WORDS)
     writer.add_token_types([3, 3, 3, 3, *[1] * (len(WORDS) - 4)])
     writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_eot_token_id(3)
+    for token, name in enumerate(special, 1):
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
     writer.add_chat_template("{{ messages }}")
     for name, tensor in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(tensor))
@@ -159,6 +162,41 @@ def test_a_llama_comes_back_as_it_was(tmp_path: Path, tied: bool) -> None:
         np.testing.assert_array_equal(checkpoint[name].read_f32((3, 7)), value.numpy()[3:7])
 
 
+GEMMA_NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def gemma_tensors(model: PreTrainedModel) -> Tensors:
+    """GGUF tensors of a Gemma 2 or 3, whose norms are stored with the one that the module adds."""
+    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
+    for layer in range(model.config.num_hidden_layers):
+        names |= {f"model.layers.{layer}.{hf}": f"blk.{layer}.{short}" for hf, short in GEMMA_NAMES.items()}
+    state = {k.removesuffix(".weight"): v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    return {f"{names[k]}.weight": v.numpy() + (1 if "norm" in k else 0) for k, v in state.items()}
+
+
+def test_special_tokens_are_the_files_and_not_the_config_classs(tmp_path: Path) -> None:
+    """LlamaConfig() has bos 1 and eos 2; of this file only </s> is known for an end, by its name."""
+    model = tiny_llama()
+    write_gguf(tmp_path / "m.gguf", "llama", llama_metadata(model), llama_tensors(model), special=())
+    source = open_source(str(tmp_path / "m.gguf"))
+    assert (source.generation.bos, source.generation.eos, source.generation.pad) == (None, (2,), None)
+    assert source.tokenizer is not None and (source.tokenizer.bos, source.tokenizer.eos) == (None, None)
+
+
 def test_gemma_norms_lose_their_one(tmp_path: Path) -> None:
     config = Gemma3TextConfig(
         vocab_size=32,
@@ -174,27 +212,8 @@ def test_gemma_norms_lose_their_one(tmp_path: Path) -> None:
     model = Gemma3ForCausalLM(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
-    names = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
-    for hf, short in {
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "self_attn.q_norm": "attn_q_norm",
-        "self_attn.k_norm": "attn_k_norm",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "ffn_norm",
-        "post_feedforward_layernorm": "post_ffw_norm",
-    }.items():
-        names[f"model.layers.0.{hf}"] = f"blk.0.{short}"
     state = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
-    tensors = {
-        f"{names[k.removesuffix('.weight')]}.weight": v.numpy() + (1 if "norm" in k else 0) for k, v in state.items()
-    }
+    tensors = gemma_tensors(model)
     metadata = llama_metadata(model, "gemma3")
     del metadata["gemma3.rope.dimension_count"]
     metadata |= {"gemma3.attention.key_length": 8, "gemma3.attention.value_length": 8}
@@ -303,7 +322,12 @@ def test_the_demo_model_agrees_with_transformers() -> None:
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     del shapes["lm_head.weight"]  # tied
     assert {name: checkpoint[name].shape for name in checkpoint.names} == shapes
-    theirs = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+    theirs = TokenizersBackend.from_pretrained(str(path.parent), gguf_file=path.name)
     assert source.tokenizer is not None
-    assert source.tokenizer.tokenizer_json == theirs.backend_tokenizer.to_str()
+    ours = Tokenizer.from_str(source.tokenizer.tokenizer_json)
+    assert ours.get_vocab() == theirs.get_vocab()
+    for passage in PASSAGES:
+        ids = ours.encode(passage, add_special_tokens=False).ids
+        assert ids == theirs.encode(passage, add_special_tokens=False)
+        assert ours.decode(ids) == passage
     assert source.tokenizer.chat_template == theirs.chat_template
