@@ -16,6 +16,7 @@ from llmc.compiler.sources.gguf.checkpoint import open_gguf_checkpoint
 from llmc.compiler.sources.gguf.metadata import check_metadata
 from llmc.compiler.sources.gguf.reading import HeaderReader, read_gguf_config
 from llmc.compiler.sources.gguf.tokenizer import tokenizer_files
+from llmc.compiler.sources.gguf.unstated import add_unstated
 from llmc.compiler.sources.gguf.vocabulary import Vocabulary, read_vocabulary
 from llmc.compiler.sources.model_config import one_line, require_causal_lm
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
@@ -47,6 +48,7 @@ def open_gguf(path: Path) -> ModelSource:
     config = _config(path, reader)
     require_causal_lm(config, None, path)
     check_metadata(metadata, architecture, config, path)
+    weights = add_unstated(config, architecture, reader.tensors, path)
     vocabulary = read_vocabulary(reader, metadata, path)
     _name_special_tokens(config, vocabulary)
     formats = Counter(tensor.tensor_type.name for tensor in reader.tensors)
@@ -62,7 +64,7 @@ def open_gguf(path: Path) -> ModelSource:
         quantization=blocks or None,
         licence=metadata.get("general.license"),
         num_tensors=len(reader.tensors),
-        checkpoint=lambda model: open_gguf_checkpoint(path, reader.tensors, architecture, model),
+        checkpoint=lambda model: open_gguf_checkpoint(path, weights, architecture, model),
     )
 
 
