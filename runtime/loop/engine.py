@@ -3,7 +3,7 @@
     with Engine.load("smollm2") as engine:
         print(engine.generate(["Once upon a time"], max_tokens=32)[0].text)
 
-One step is schedule -> prepare -> execute (sampling included) -> commit. One thread drives an engine; nothing
+One step is schedule -> lay out -> execute (sampling included) -> commit. One thread drives an engine; nothing
 runs between calls of `step`. Who comes in during a call, another thread or a signal handler, is refused
 (runtime/loop/turns.py).
 """
@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from llmc.runtime.artifact.artifact import TOKENIZER, Artifact, identity, open_artifact
 from llmc.runtime.artifact.features import Machine
-from llmc.runtime.cpu.device import Device, open_device
+from llmc.runtime.device.open_device import open_device
+from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, RuntimeFailure, StepFailed
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.kv.pool_sizes import retentions
 from llmc.runtime.loop.commit import Commit
 from llmc.runtime.loop.handle import Live, RequestHandle
+from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.request import FinishReason, Request, TokenHistory
 from llmc.runtime.loop.results import Completion, Output
 from llmc.runtime.loop.schedule import Scheduler
@@ -37,7 +39,7 @@ from llmc.runtime.step.limits import LoadOptions
 from llmc.runtime.step.params import SamplingParams, model_defaults
 from llmc.runtime.step.row_sampling import RowSampling
 from llmc.runtime.text.answer import Answer
-from llmc.runtime.text.chat import ChatTemplate, Message
+from llmc.runtime.text.chat import ChatTemplate, FittedChat, Message
 from llmc.runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -62,7 +64,8 @@ class Engine:
         self._commit = Commit(self._scheduler, self._buffers, self._turns)
         self._live: dict[Request, Live] = {}
         self._arrivals = 0
-        self._scorer = Scorer(device, self._blocks, self._buffers, self.manifest.model.vocab_size)
+        model = self.manifest.model
+        self._scorer = Scorer(device, self._blocks, self._buffers, model.vocab_size, model.num_valid_tokens)
 
     @classmethod
     def load(
@@ -171,7 +174,7 @@ class Engine:
         room = self._scheduler.max_len - len(ids)
         max_output = room if params.max_tokens is None else min(room, params.max_tokens)
         history, rows = TokenHistory(ids), RowSampling(params, seed, len(ids), stop_ids)
-        answer = Answer(params, self.tokenizer, stop_ids, max_output)
+        answer = Answer(params, self.tokenizer, stop_ids, max_output, ids)
         with self._change():
             request = Request(self._arrivals, history, len(ids), rows)
             self._arrivals += 1
@@ -195,7 +198,7 @@ class Engine:
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
-        sampled = [self._live[chunk.request] for chunk in self._buffers.fill(batch)]
+        sampled = [self._live[chunk.request] for chunk in lay_out(batch, self._buffers)]
         (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
         self._scheduler.computed(batch)
         self._commit.tokens(sampled)
@@ -212,7 +215,7 @@ class Engine:
             return replace(params, **fields) if fields else params
         if params is not None:
             raise InvalidParameter(f"params must be SamplingParams, got {type(params).__name__}")
-        return SamplingParams(**{**model_defaults(self.manifest.generation), **fields})
+        return SamplingParams(**{**model_defaults(self.manifest.generation, fields.get("max_tokens")), **fields})
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, BOS before it if the model wants one."""
@@ -225,6 +228,15 @@ class Engine:
         """
         return self.chat_template.encode(messages, **variables)
 
+    def fit_chat(self, messages: Sequence[Message], max_tokens: int | None = None, **variables: Any) -> FittedChat:
+        """As `encode_chat`, without the oldest turns where they leave no room for an answer.
+
+        Room is for `max_tokens`, but of no more than a quarter of the context. Raises ChatTemplateError.
+        """
+        context = self._scheduler.max_len
+        answer = max(1, min(max_tokens or context, context // 4))
+        return self.chat_template.fit(messages, context - answer, **variables)
+
     @property
     def chat_template(self) -> ChatTemplate:
         """Raises ChatTemplateError if the model has none."""
@@ -234,7 +246,8 @@ class Engine:
                 raise ChatTemplateError(
                     f"{self.artifact.folder}: the model has no chat template; use --raw to continue plain text"
                 )
-            self._template = ChatTemplate(self._template_source, tokenizer)
+            tool_use = ChatTemplate.tool_use_source(tokenizer)
+            self._template = ChatTemplate(self._template_source, tokenizer, tool_use)
         return self._template
 
     def logits(

@@ -19,6 +19,7 @@ from llmc.compiler.sources.gguf.tokenizer import tokenizer_files
 from llmc.compiler.sources.gguf.unstated import add_unstated
 from llmc.compiler.sources.gguf.vocabulary import Vocabulary, read_vocabulary
 from llmc.compiler.sources.model_config import one_line, require_causal_lm
+from llmc.compiler.sources.model_name import gguf_title
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 
 _FLOATS = ("F32", "F16", "BF16")
@@ -54,11 +55,11 @@ def open_gguf(path: Path) -> ModelSource:
     formats = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     blocks = ", ".join(f"{name} x{count}" for name, count in sorted(formats.items()) if name not in _FLOATS)
     return ModelSource(
-        name=str(metadata.get("general.name") or path.stem),
+        name=gguf_title(path, metadata.get("general.name")),
         path=path,
         format=SourceFormat.GGUF,
         config=config,
-        ignored_config_keys=(),  # check_metadata has refused them
+        config_file=None,
         generation=_generation(metadata, config, path),
         tokenizer=tokenizer_files(vocabulary, metadata, path) if vocabulary else None,
         quantization=blocks or None,

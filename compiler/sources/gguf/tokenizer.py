@@ -41,6 +41,7 @@ def tokenizer_files(vocabulary: Vocabulary, metadata: Mapping[str, Any], where: 
     return TokenizerFiles(
         tokenizer_json=tokenizer.to_str(),
         chat_template=metadata.get("tokenizer.chat_template"),
+        tool_use_template=metadata.get("tokenizer.chat_template.tool_use"),
         special_tokens={f"{role}_token": vocabulary.tokens[roles[role]] for role in _NAMED if role in roles},
         num_tokens=len(vocabulary.tokens),
         add_bos=vocabulary.add_bos,
