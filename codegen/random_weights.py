@@ -15,8 +15,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from llmc.codegen.packing import round_bf16
-from llmc.codegen.weight_formats import stored_bytes
+from llmc.codegen.packing import round_bf16, stored_bytes
 from llmc.codegen.weights import Array, sources, stored, weight_name
 from llmc.ir.ops.constant import Origin, Source, WeightExpr
 from llmc.ir.types import DType

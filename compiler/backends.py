@@ -19,13 +19,12 @@ from llmc.codegen.package import TargetPart, cpu_part, cuda_part
 from llmc.codegen.weights import PlacedWeight
 from llmc.compiler.report import launches_of
 from llmc.compiler.targets import Target
+from llmc.ir.formats import SCHEMES, Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.constant import WeightExpr
-from llmc.ir.ops.kernel import Sample, Scheme, WeightLayout
+from llmc.ir.ops.kernel import Sample
 from llmc.runtime.artifact.manifest import ArenaBytes, Limits
 from llmc.runtime.artifact.strict_json import render_json, to_plain
-
-CUDA_SCHEMES = (Scheme.BF16, Scheme.F16)
 
 
 @dataclass(frozen=True)
@@ -110,9 +109,9 @@ class CudaBackend:
     layout = WeightLayout.ROWS
 
     def __init__(self, target: Gpu, scheme: Scheme) -> None:
-        if scheme not in CUDA_SCHEMES:
-            wanted = ", ".join(s.value for s in CUDA_SCHEMES)
-            raise IRError(f"no CUDA kernel multiplies in {scheme.value}: use {wanted}")
+        if scheme.cuda is None:
+            wanted = ", ".join(s.name for s in SCHEMES if s.cuda)
+            raise IRError(f"no CUDA kernel multiplies in {scheme.name}: use {wanted}")
         self.target = target
         try:
             version = nvrtc.version()

@@ -23,9 +23,10 @@ from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.compiler.targets import find_target
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin, Source
-from llmc.ir.ops.kernel import Sample, Scheme, WeightLayout
+from llmc.ir.ops.kernel import Sample
 from llmc.ir.parser import ParseError
 from llmc.ir.printer import print_graph
 from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline, with_options
@@ -39,7 +40,6 @@ from llmc.runtime.step.params import SamplingParams, model_defaults
 DEFAULT_MAX_SEQ_LEN = 8192  # for models that state no length
 MOST_POSITIONS = 2**31 - 1
 STEP_TOKENS = 512
-INT8_GROUP = 64
 
 
 class BuildError(Exception):
@@ -189,7 +189,7 @@ def _pipeline(options: BuildOptions, source: ModelSource, layout: WeightLayout) 
     vocab = int(source.config.get_text_config().vocab_size)
     num_valid = min(vocab, source.tokenizer.num_tokens) if source.tokenizer else vocab
     try:
-        return with_options(default_pipeline(options.scheme, INT8_GROUP, num_valid, layout), options.passes)
+        return with_options(default_pipeline(options.scheme, num_valid, layout), options.passes)
     except (ValueError, ParseError) as error:
         raise BuildError(str(error)) from error
 
@@ -224,7 +224,7 @@ def _facts(
         model=ModelSummary(
             name=source.name,
             architecture=captured.model_class,
-            dtype=options.scheme.value,
+            dtype=options.scheme.name,
             num_parameters=sum(int(np.prod(s.shape)) for s in parameters),
             vocab_size=vocab_size,
             num_valid_tokens=sample.op.num_valid_tokens,

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmc.ir.formats import Part, Scheme, WeightLayout
 from llmc.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
 from llmc.ir.ops.constant import (
     Apply,
     Interleave,
     Pack,
-    QuantizeChannels,
-    QuantPart,
+    Quantize,
     Scalar,
     Weight,
     WeightExpr,
 )
-from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Scheme, WeightLayout
+from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows
 from llmc.ir.ops.nn import Embedding
 from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast
 from llmc.ir.ops.reduce import GatedLinear, Linear
-from llmc.ir.types import Panels
+from llmc.ir.types import DType
 from llmc.passes.canonicalise import merge_equal
 from llmc.passes.cone import OPERAND_PAD, cones
 from llmc.passes.rewrite import RuleLog
 
-PANEL = 32
-ROW_PAD = 8  # values of 16 bits in 16 bytes
 # CUDA kernels do not read beyond an operand's row.
 _OPERAND_PAD = {WeightLayout.PANELS: OPERAND_PAD, WeightLayout.ROWS: 1}
 
@@ -35,16 +33,10 @@ class LowerLinears:
     """linear and gated_linear => packed_linear with the pointwise nodes that follow as its epilogue.
 
     A table that an embedding and the head share is packed once and read by both; other tables stay in rows.
-    `group`: columns per activation scale of int8 (32 or a multiple of 64), 0 for whole rows.
     """
 
     scheme: Scheme
-    group: int = 0
     layout: WeightLayout = WeightLayout.PANELS
-
-    def __post_init__(self) -> None:
-        if self.group not in (0, 32) and (self.group < 0 or self.group % 64):
-            raise ValueError(f"activation group {self.group}: expected 0 (whole rows), 32, or a multiple of 64")
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
         return _Lowering(self, merge_equal(self._spelled_out(graph)), log).run()
@@ -68,13 +60,10 @@ class LowerLinears:
         return Graph(graph.name, graph.inputs, graph.outputs, tuple(b.nodes))
 
     def _operand(self, b: Builder, x: Value, loc: str) -> Value:
-        match self.scheme:
-            case Scheme.F32:
-                return x
-            case Scheme.BF16 | Scheme.F16:
-                return b.add(Cast(self.scheme.stored), x, loc=loc)
-            case Scheme.INT8:
-                return b.add(QuantizeRows(self.group), x, loc=loc)
+        numbers = self.scheme.operand
+        if numbers.group is not None:
+            return b.add(QuantizeRows(numbers.group), x, loc=loc)
+        return x if numbers.element is DType.F32 else b.add(Cast(numbers.element), x, loc=loc)
 
 
 class _Lowering:
@@ -141,29 +130,18 @@ class _Lowering:
         inputs = [x, *(self.b.add(Weight(e)) for e in packed), *extras]
         self.b.nodes.append(Node(op, tuple(inputs), node.outputs, node.loc))
 
-    def panels(self) -> Panels:
-        if self.options.layout is WeightLayout.ROWS:
-            return Panels(1, 1, ROW_PAD)
-        match self.options.scheme:
-            case Scheme.F32:
-                return Panels(PANEL, 1, 1)
-            case Scheme.BF16 | Scheme.F16:
-                return Panels(PANEL, 2, 32)
-            case Scheme.INT8:
-                return Panels(PANEL, 4, max(self.options.group, 64))
-
     def packed(self, exprs: list[WeightExpr]) -> list[WeightExpr]:
-        """The weight's arrays as they lie on disk: packed data, then for int8 the channel scales."""
+        """The arrays of a weight, made of one matrix or of two by turns, as they lie on disk: packed data, then scales
+        where there are any."""
         scheme = self.options.scheme
-        layout = Pack(self.panels())
 
-        def joined(parts: list[WeightExpr]) -> WeightExpr:
-            return parts[0] if len(parts) == 1 else Apply(Interleave(GATE_RUN), tuple(parts))
+        def part(part: Part) -> WeightExpr:
+            op = Cast(scheme.weight.element) if scheme.weight.group is None else Quantize(scheme, part)
+            made = tuple(Apply(op, (e,)) for e in exprs)
+            joined = made[0] if len(made) == 1 else Apply(Interleave(GATE_RUN), made)
+            return Apply(Pack(scheme, self.options.layout), (joined,)) if part is Part.DATA else joined
 
-        if scheme is not Scheme.INT8:
-            return [Apply(layout, (joined([Apply(Cast(scheme.stored), (e,)) for e in exprs]),))]
-        data = joined([Apply(QuantizeChannels(QuantPart.DATA), (e,)) for e in exprs])
-        return [Apply(layout, (data,)), joined([Apply(QuantizeChannels(QuantPart.SCALE), (e,)) for e in exprs])]
+        return [part(p) for p in scheme.weight.parts]
 
     def embedding(self, node: Node) -> None:
         self.b.loc = node.loc

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
-from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.ir.parser import ParseError, parse_attributes
 from llmc.ir.types import DType
 from llmc.ir.verify import verify
@@ -43,9 +43,7 @@ class Pipeline:
     per_entry: tuple[Pass, ...]
 
 
-def default_pipeline(
-    scheme: Scheme, group: int, num_valid_tokens: int, layout: WeightLayout = WeightLayout.PANELS
-) -> Pipeline:
+def default_pipeline(scheme: Scheme, num_valid_tokens: int, layout: WeightLayout = WeightLayout.PANELS) -> Pipeline:
     """Every pass that a build runs. `layout` tells whose kernels the entries are lowered for: a CPU's, or CUDA's."""
     cuda = layout is WeightLayout.ROWS
     return Pipeline(
@@ -70,7 +68,7 @@ def default_pipeline(
             # kv: after fusion, which looks at linears only; before rows, which hold the writes
             KvLayout(scheme.stored, query=scheme.stored if cuda else DType.F32),
             # lower: weights packed, epilogues taken; equal casts and quantisations of one value merge after it
-            LowerLinears(scheme, group, layout),
+            LowerLinears(scheme, layout),
             Canonicalise(),
             # attention: once the linear after it has said what it reads, and before rows would take that in
             *([FuseAttention()] if cuda else []),
@@ -128,7 +126,7 @@ def pass_name(cls: type) -> str:
 
 
 def with_options(pipeline: Pipeline, text: str) -> Pipeline:
-    """The pipeline with passes replaced or left out: `lower-linears{scheme=int8, group=64}, -fuse-gates`.
+    """The pipeline with passes replaced or left out: `lower-linears{scheme=int8g64}, -fuse-gates`.
 
     ValueError names an unknown pass or option.
     """

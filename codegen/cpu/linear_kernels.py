@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmc.ir.formats import SCHEMES, Scheme
 from llmc.ir.graph import IRError
-from llmc.ir.ops.kernel import Scheme
 
 
 class Features(Protocol):
@@ -52,9 +52,6 @@ LINEAR_KERNELS = (
 )
 
 
-SCHEMES = tuple(s for s in Scheme if any(k.scheme is s for k in LINEAR_KERNELS))
-
-
 @dataclass(frozen=True)
 class Choice:
     """The fastest candidate that the target can run, and the others with their reasons."""
@@ -65,9 +62,9 @@ class Choice:
 
 def choose_linear(scheme: Scheme, target: Features) -> Choice:
     """The kernel for all linears of a scheme. IRError for a scheme that no CPU kernel has."""
-    candidates = [k for k in LINEAR_KERNELS if k.scheme is scheme]
-    if not candidates:
-        raise IRError(f"no CPU kernel multiplies in {scheme.value}: use {', '.join(s.value for s in SCHEMES)}")
+    if scheme.cpu is None:
+        raise IRError(f"no CPU kernel multiplies in {scheme.name}: use {', '.join(s.name for s in SCHEMES if s.cpu)}")
+    candidates = [k for k in LINEAR_KERNELS if k.scheme.name == scheme.name]
     usable = [k for k in candidates if k.rejects(target) is None]
     chosen = max(usable, key=lambda k: k.macs_per_cycle)
     rejected = {}

@@ -36,12 +36,12 @@ def build_with_progress(
         from llmc.compiler.build import BuildError, BuildOptions, build
         from llmc.compiler.capture.errors import CaptureError
         from llmc.compiler.sources.errors import SourceError
+        from llmc.ir.formats import Scheme
         from llmc.ir.graph import IRError
-        from llmc.ir.ops.kernel import Scheme
 
         loaded = time.monotonic()
         options = BuildOptions(
-            model, out, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
+            model, out, target, Scheme.named(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
         )
         try:
             manifest = build(options, progress)

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-DTYPES = ("f32", "bf16", "f16", "int8")
+from llmc.ir.formats import SCHEMES
+
+DTYPES = tuple(scheme.name for scheme in SCHEMES)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +53,7 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 @click.option(
     "--step-tokens", type=click.IntRange(1, 65536), default=512, show_default=True, help="Of a prompt, at once."
 )
-@click.option("--passes", default="", help="Change passes: 'lower-linears{scheme=int8, group=128}, -fuse-gates'.")
+@click.option("--passes", default="", help="Change passes: 'lower-linears{scheme=int8g128}, -fuse-gates'.")
 @click.option("--dump-ir", type=click.Path(path_type=Path, file_okay=False), help="Write the graph after each pass.")
 @click.option(
     "--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`, for the report."

@@ -21,8 +21,8 @@ from llmc.compiler.roofline.subject import PredictionError, Subject, open_subjec
 from llmc.compiler.roofline.text import microseconds, milliseconds, operations, percent, short_place, size
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.targets import find_target
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import IRError
-from llmc.ir.ops.kernel import Scheme
 from llmc.runtime.errors import RuntimeFailure
 
 FORMAT = 1
@@ -51,7 +51,7 @@ def show_roofline(options: RooflineOptions) -> int:
         limits = read_limits(options.limits) if options.limits else None
         if limits is not None and asked:
             limits.check(asked)
-        subject = open_subject(options.subject, Scheme(options.dtype) if options.dtype else None)
+        subject = open_subject(options.subject, Scheme.named(options.dtype) if options.dtype else None)
         targets = asked or [find_target(name) for name in subject.targets]
         if limits is not None:
             limits.check(targets)

@@ -17,14 +17,16 @@ from llmc.codegen.cuda.plan.storage import CudaStorage
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.memory import RowKind
+from llmc.codegen.packing import stored_bytes
 from llmc.codegen.roofline import Machine, floor, memory_bytes
-from llmc.codegen.work import Costing, Step, Storage, Work, kernels, slots, weight_bytes
+from llmc.codegen.work import Costing, Step, Storage, Work, kernels, slots
 from llmc.compiler.roofline.subject import Entries, Lowering
 from llmc.compiler.targets import Target
+from llmc.ir.formats import WeightLayout
 from llmc.ir.graph import Graph, Node
 from llmc.ir.ops.attention import PagedAttention
 from llmc.ir.ops.constant import Weight
-from llmc.ir.ops.kernel import PackedLinear, Rows, Sample, WeightLayout
+from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
 from llmc.ir.ops.pointwise import Cast
 from llmc.ir.ops.shape import Expand, Permute, Slice, View
 from llmc.ir.types import TensorType
@@ -188,7 +190,7 @@ class _Memory:
         exprs = {n.op.expr: n.op.expr.type for g in entries.values() for n in g.nodes if isinstance(n.op, Weight)}
         arenas = [_arena(g, storage) for g in entries.values()]
         return cls(
-            weights=sum(weight_bytes(type_) for type_ in exprs.values()),
+            weights=sum(stored_bytes(type_) for type_ in exprs.values()),
             kv_per_token=sum(s.token_bytes(storage) for s in slots(entries["prefill"]).values()),
             per_token=max(a[0] for a in arenas),
             per_row=max(a[1] for a in arenas),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from llmc.codegen.cpu.target import CpuTarget
 from llmc.compiler.targets import Target
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Graph
-from llmc.ir.ops.kernel import Scheme
 from llmc.ir.parser import parse_all
 from llmc.runtime.artifact.artifact import is_engine, read_file, read_manifest
 from llmc.runtime.artifact.manifest import CPU, CUDA
@@ -58,8 +58,8 @@ def open_subject(path: str, scheme: Scheme | None) -> Subject:
 
 def _engine(folder: Path, scheme: Scheme | None) -> Subject:
     manifest = read_manifest(folder)
-    if scheme is not None and scheme.value != manifest.model.dtype:
-        raise PredictionError(f"{folder} is an engine in {manifest.model.dtype}: --dtype {scheme.value} is for models")
+    if scheme is not None and scheme.name != manifest.model.dtype:
+        raise PredictionError(f"{folder} is an engine in {manifest.model.dtype}: --dtype {scheme.name} is for models")
 
     def lowered(target: Target) -> Lowering:
         """Of the engine's targets the one of that name, else one of its kind, else the first."""

@@ -10,7 +10,7 @@ from cuda_models.emulated import ids_of
 from cuda_models.emulation import Emulation
 from e2e.engines import Engines
 
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from llmc.runtime import Engine
 
 WINDOW, CHUNK, BLOCK = 96, 512, 32

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from llmc.compiler.build import BuildOptions, build
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 
 INTERVAL_S = 0.005
 
@@ -40,7 +40,7 @@ def main(model: str, out: str, scheme: str) -> None:
     thread = threading.Thread(target=sample)
     thread.start()
     try:
-        manifest = build(BuildOptions(model, Path(out), scheme=Scheme(scheme)), Silent())
+        manifest = build(BuildOptions(model, Path(out), scheme=Scheme.named(scheme)), Silent())
     finally:
         done.set()
         thread.join()

@@ -175,7 +175,7 @@ OPTIONS: list[tuple[list[str], tuple[str, ...]]] = [
     (["--passes", "fuse-everything"], ("fuse-everything", "fuse-gates")),
     (["--passes", "lower-linears{scheme=int4}"], ("int4",)),
     (["--passes", "lower-linears{colour=red}"], ("colour",)),
-    (["--passes", "lower-linears{scheme=int8, group=7}"], ("7",)),
+    (["--passes", "lower-linears{scheme=int8g7}"], ("7",)),
     (["--passes", "lower-linears{scheme="], ("--passes",)),
     (["--max-seq-len", "129"], ("129", "128")),
     (["--dump-ir", "/dev/null/x"], ("/dev/null/x",)),

@@ -18,7 +18,7 @@ from llmc.codegen.cuda.target.assumptions import Assumptions
 from llmc.compiler.roofline.predict import Kernel, Point, Prediction, Total, predict, prefill_steps
 from llmc.compiler.roofline.subject import open_subject
 from llmc.compiler.targets import find_target
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 
 CONFIGS = Path(__file__).parents[2] / "bench" / "configs"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError, Node
-from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.passes.canonicalise import Canonicalise
 from llmc.passes.gates import FuseGates
 from llmc.passes.lower import LowerLinears
@@ -16,7 +16,7 @@ from llmc.passes.rewrite import RuleLog
 
 from .golden import graph
 
-DEFAULT = default_pipeline(Scheme.BF16, 64, 100)
+DEFAULT = default_pipeline(Scheme.BF16, 100)
 
 
 def test_no_options_change_nothing() -> None:
@@ -24,14 +24,14 @@ def test_no_options_change_nothing() -> None:
 
 
 def test_a_pass_is_left_out_and_another_replaced() -> None:
-    changed = with_options(DEFAULT, "lower-linears{scheme=int8, group=128}, -fuse-gates")
+    changed = with_options(DEFAULT, "lower-linears{scheme=int8g128}, -fuse-gates")
     assert changed.shared == DEFAULT.shared
-    assert LowerLinears(Scheme.INT8, 128) in changed.per_entry and FuseGates() not in changed.per_entry
+    assert LowerLinears(Scheme.int8(128)) in changed.per_entry and FuseGates() not in changed.per_entry
     assert len(changed.per_entry) == len(DEFAULT.per_entry) - 1
 
 
 def test_every_pass_of_the_pipeline_has_a_name() -> None:
-    cuda = default_pipeline(Scheme.BF16, 64, 90, WeightLayout.ROWS)
+    cuda = default_pipeline(Scheme.BF16, 90, WeightLayout.ROWS)
     assert {type(p) for whole in (DEFAULT, cuda) for p in (*whole.shared, *whole.per_entry)} == set(PASSES)
     assert pass_name(FuseGates) == "fuse-gates"
 
@@ -41,10 +41,10 @@ def test_every_pass_of_the_pipeline_has_a_name() -> None:
     [
         ("fuse-gate", "--passes: unknown pass 'fuse-gate', there are canonicalise, flatten"),
         ("-nonsense", "--passes: unknown pass 'nonsense'"),
-        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, group, layout., got 'shceme'"),
-        ("lower-linears{scheme=int4}", "expected one of f32, bf16, f16, int8, got 'int4'"),
-        ("lower-linears{scheme=int8, group=33}", "activation group 33"),
-        ("lower-linears{group=64}", "scheme"),
+        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, layout., got 'shceme'"),
+        ("lower-linears{scheme=int4}", "expected one of f32, bf16, f16, int8, int8gN, got 'int4'"),
+        ("lower-linears{scheme=int8g33}", "activation group 33"),
+        ("lower-linears{layout=rows}", "scheme"),
         ("lower-linears{scheme=int8", "--passes: '{' without '}' in 'lower-linears{scheme=int8'"),
         ("-fuse-gates{x=1}", "--passes: '-fuse-gates{x=1}' leaves a pass out and gives it options"),
     ],

@@ -32,7 +32,7 @@ from llmc.compiler import build as driver
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.capture.capture import Captured
 from llmc.compiler.sources.model_source import ModelSource
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from replay.models import TARGETS, Subject, subjects
 
 WEIGHTS = "weights.safetensors"
@@ -96,7 +96,7 @@ def generate(subject: Subject, out: Path) -> str | None:
                 model,
                 folder / "engine",
                 target=",".join(targets),
-                scheme=Scheme(dtype),
+                scheme=Scheme.named(dtype),
                 dump_ir=folder / "ir",
                 hollow=subject.hollow,
             )
