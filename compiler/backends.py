@@ -22,7 +22,7 @@ from llmc.compiler.targets import Target
 from llmc.ir.formats import SCHEMES, Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.constant import WeightExpr
-from llmc.ir.ops.kernel import Sample
+from llmc.ir.ops.kernel import PackedLinear, Sample
 from llmc.runtime.artifact.manifest import ArenaBytes, Limits
 from llmc.runtime.artifact.strict_json import render_json, to_plain
 
@@ -40,6 +40,12 @@ class Lowered:
     def num_valid_tokens(self) -> int:
         (sample,) = (n.op for n in self.entries[0].nodes if isinstance(n.op, Sample))
         return sample.num_valid_tokens
+
+    @property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """Of its linears, in the order of their first."""
+        nodes = [n for g in self.entries for n in g.nodes]
+        return tuple(dict.fromkeys(n.op.scheme for n in nodes if isinstance(n.op, PackedLinear)))
 
     @property
     def placed(self) -> list[PlacedWeight]:
@@ -68,7 +74,7 @@ class CpuBackend:
 
     def __init__(self, target: CpuTarget, scheme: Scheme) -> None:
         self.target = target
-        self.linear: Choice = choose_linear(scheme, target)
+        choose_linear(scheme, target)
         self._compiler: Toolchain = find_toolchain()
         self.toolchain = self._compiler.name
 
@@ -84,14 +90,7 @@ class CpuBackend:
             target.name, target.arch, target.features, model, lowered.placed, lowered.entries, compile_model
         )
         report = {
-            "kernels": [
-                {
-                    "op": "packed_linear",
-                    "chosen": self.linear.chosen.name,
-                    "reason": f"{self.linear.chosen.macs_per_cycle} multiply-adds a cycle and core, at peak",
-                    "rejected": self.linear.rejected,
-                }
-            ],
+            "kernels": [_reported(choose_linear(scheme, target)) for scheme in lowered.schemes],
             "entries": {g.name: launches_of(g) for g in lowered.entries},
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),
@@ -101,6 +100,15 @@ class CpuBackend:
             },
         }
         return part, report
+
+
+def _reported(linear: Choice) -> dict[str, Any]:
+    return {
+        "op": "packed_linear",
+        "chosen": linear.chosen.name,
+        "reason": f"{linear.chosen.macs_per_cycle} multiply-adds a cycle and core, at peak",
+        "rejected": linear.rejected,
+    }
 
 
 class CudaBackend:

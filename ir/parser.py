@@ -12,7 +12,6 @@ from enum import Enum
 from llmc.ir.dims import Dim, Poly, sym
 from llmc.ir.formats import Groups, Packed, Scheme, WeightLayout
 from llmc.ir.graph import Graph, Node, Op, Value
-from llmc.ir.ops.attention import Mask
 from llmc.ir.ops.constant import Apply, Literal, Source, WeightExpr
 from llmc.ir.types import CacheType, DType, Layout, TensorType, Type
 
@@ -22,7 +21,7 @@ _TOKEN = re.compile(
 )
 T = typing.TypeVar("T")
 E = typing.TypeVar("E", bound=Enum)
-_NESTED: dict[str, type] = {c.__name__: c for c in (Mask, Source, Literal, Apply)}
+_EXPRS: dict[str, type] = {c.__name__: c for c in (Source, Literal, Apply)}
 
 
 class ParseError(ValueError):
@@ -44,10 +43,11 @@ def parse_all(text: str) -> list[Graph]:
     return [parse(text[a:b]) for a, b in zip([0, *starts[1:]], ends, strict=True)]  # what comes before counts
 
 
-def parse_attributes(cls: type, text: str) -> object:
-    """An instance of a dataclass from the attributes of its text form, `{field=value, ...}` (may be empty)."""
+def parse_attributes(cls: type, text: str, others: object | None = None) -> object:
+    """An instance of a dataclass from the attributes of its text form, `{field=value, ...}` (may be empty); those that
+    are not given are as in `others`."""
     parser = _Parser(text)
-    made = parser._fields(cls, {})
+    made = parser._fields(cls, {}, others)
     parser.expect_end()
     return made
 
@@ -236,10 +236,10 @@ class _Parser:
         assert isinstance(op, Op)
         return op
 
-    def _fields(self, cls: type, scope: dict[str, Value]) -> object:
+    def _fields(self, cls: type, scope: dict[str, Value], others: object | None = None) -> object:
         hints = typing.get_type_hints(cls)
         known = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-        given: dict[str, object] = {}
+        given: dict[str, object] = {} if others is None else dict(vars(others))
         if self.accept("{") and not self.accept("}"):
             while True:
                 if self.tokens[self.next][1] not in known:
@@ -287,12 +287,13 @@ class _Parser:
             return self._scheme()
         if issubclass(hint, Enum):
             return self._enum(hint)
-        if issubclass(hint, WeightExpr) or hint in _NESTED.values():
-            name = self.tokens[self.next][1]
-            if not issubclass(_NESTED.get(name, type(None)), hint):
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            kinds = _EXPRS if hint is WeightExpr else {hint.__name__: hint}
+            kind = kinds.get(self.tokens[self.next][1])
+            if kind is None:
                 raise self.fail(f"a {hint.__name__}")
             self.next += 1
-            return self._fields(_NESTED[name], scope)
+            return self._fields(kind, scope)
         raise self.fail(f"a literal of type {hint}")
 
     def _enum(self, hint: type[E]) -> E:

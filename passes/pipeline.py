@@ -126,11 +126,12 @@ def pass_name(cls: type) -> str:
 
 
 def with_options(pipeline: Pipeline, text: str) -> Pipeline:
-    """The pipeline with passes replaced or left out: `lower-linears{scheme=int8g64}, -fuse-gates`.
+    """The pipeline with options of passes changed, or passes left out: `lower-linears{scheme=int8g64}, -fuse-gates`.
 
     ValueError names an unknown pass or option.
     """
     known = {pass_name(cls): cls for cls in PASSES}
+    present = {type(step): step for step in (*pipeline.shared, *pipeline.per_entry)}
     dropped: set[type] = set()
     replaced: dict[type, Pass] = {}
     for item in _items(text):
@@ -144,7 +145,7 @@ def with_options(pipeline: Pipeline, text: str) -> Pipeline:
             dropped.add(cls)
             continue
         try:
-            replaced[cls] = parse_attributes(cls, brace + attributes)  # type: ignore[assignment]
+            replaced[cls] = parse_attributes(cls, brace + attributes, present.get(cls))  # type: ignore[assignment]
         except ParseError as error:
             raise ValueError(f"--passes: {item!r}: {error}") from error
 

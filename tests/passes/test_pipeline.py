@@ -30,6 +30,11 @@ def test_a_pass_is_left_out_and_another_replaced() -> None:
     assert len(changed.per_entry) == len(DEFAULT.per_entry) - 1
 
 
+def test_options_that_are_not_given_stay() -> None:
+    cuda = with_options(default_pipeline(Scheme.BF16, 90, WeightLayout.ROWS), "lower-linears{scheme=f16}")
+    assert LowerLinears(Scheme.F16, WeightLayout.ROWS) in cuda.per_entry
+
+
 def test_every_pass_of_the_pipeline_has_a_name() -> None:
     cuda = default_pipeline(Scheme.BF16, 90, WeightLayout.ROWS)
     assert {type(p) for whole in (DEFAULT, cuda) for p in (*whole.shared, *whole.per_entry)} == set(PASSES)
@@ -41,10 +46,10 @@ def test_every_pass_of_the_pipeline_has_a_name() -> None:
     [
         ("fuse-gate", "--passes: unknown pass 'fuse-gate', there are canonicalise, flatten"),
         ("-nonsense", "--passes: unknown pass 'nonsense'"),
-        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, layout., got 'shceme'"),
+        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, layout, others., got 'shceme'"),
         ("lower-linears{scheme=int4}", "expected one of f32, bf16, f16, int8, int8gN, got 'int4'"),
         ("lower-linears{scheme=int8g33}", "activation group 33"),
-        ("lower-linears{layout=rows}", "scheme"),
+        ("sample-rows{num_valid_tokens}", "expected '=', got '}'"),
         ("lower-linears{scheme=int8", "--passes: '{' without '}' in 'lower-linears{scheme=int8'"),
         ("-fuse-gates{x=1}", "--passes: '-fuse-gates{x=1}' leaves a pass out and gives it options"),
     ],
