@@ -10,7 +10,7 @@ from llmc.codegen.cpu.target import CpuTarget
 from llmc.compiler.targets import Target
 from llmc.ir.formats import Scheme
 from llmc.ir.graph import Graph
-from llmc.ir.parser import parse_all
+from llmc.ir.parser import ParseError, parse_all
 from llmc.runtime.artifact.artifact import is_engine, read_file, read_manifest
 from llmc.runtime.artifact.manifest import CPU, CUDA
 
@@ -73,5 +73,8 @@ def _engine(folder: Path, scheme: Scheme | None) -> Subject:
 
 
 def read_entries(text: str) -> Entries:
-    """The graphs of a graph.llmc by name."""
-    return {g.name: g for g in parse_all(text)}
+    """The graphs of a graph.llmc by name. PredictionError for those that another llmc has printed."""
+    try:
+        return {g.name: g for g in parse_all(text)}
+    except ParseError as error:
+        raise PredictionError(f"graph.llmc is not as this llmc writes it ({error}): build the engine anew") from error

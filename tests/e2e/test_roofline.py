@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from llmc.codegen.cuda.target.assumptions import Assumptions
 from llmc.compiler.roofline.predict import Kernel, Point, Prediction, Total, predict, prefill_steps
-from llmc.compiler.roofline.subject import open_subject
+from llmc.compiler.roofline.subject import PredictionError, open_subject, read_entries
 from llmc.compiler.targets import find_target
 from llmc.ir.formats import Scheme
 
@@ -113,6 +113,13 @@ def test_a_gpu_s_two_formats(llmc: Commands, config: Path, dtype: str) -> None:
     kernels = found["targets"][0]["points"][0]["tpot"]["kernels"]
     assert {k["matrix_unit"] for k in kernels} == {"", dtype}
     assert all(k["expected_s"] > k["floor_s"] for k in kernels)
+
+
+def test_a_graph_that_another_llmc_printed_is_refused() -> None:
+    with pytest.raises(
+        PredictionError, match=r"not as this llmc writes it .line 2, .*'panels32x2p32'.: build"
+    ):
+        read_entries("graph decode {\n  inputs %w: bf16[8, 8]{panels32x2p32}\n}\n")
 
 
 def test_an_engine_is_predicted_as_it_was_built(
