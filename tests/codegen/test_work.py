@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from llmc.codegen.cpu.formats import row_bytes
-from llmc.codegen.cpu.kv import slot_bytes
 from llmc.codegen.cpu.storage import CpuStorage
 from llmc.codegen.cuda.plan.storage import CudaStorage
-from llmc.codegen.kv_groups import CacheSlot
-from llmc.codegen.work import Costing, Slot, Step, Unit, Work, kernels, visible
+from llmc.codegen.work import Costing, Step, Unit, Work, kernels, visible
 from llmc.ir.dims import sym
 from llmc.ir.formats import Groups
 from llmc.ir.graph import IRError
@@ -239,12 +237,6 @@ def test_what_is_no_kernel_is_refused() -> None:
   }}(%x, %v) : f32[T, 40]"""
     with pytest.raises(IRError, match="linear at no module: no operations are known"):
         work(weight("v", "f32", "[40, 24]") + inside, inputs="%x: f32[T, 24]")
-
-
-@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
-def test_the_cpu_cache_is_as_large_as_its_slots(dtype: DType) -> None:
-    slot = CacheSlot("layer", 3, 21, 25, dtype, None)
-    assert Slot(3, 21, 25, dtype).token_bytes(CpuStorage()) * 32 == slot_bytes(slot)
 
 
 def test_cpu_rows_are_those_of_its_kernels() -> None:
