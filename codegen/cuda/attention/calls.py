@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmc.codegen.cuda.attention.forms import SCRATCH, AttentionLaunch, attention_forms
+from llmc.codegen.cuda.attention.layer import split_name
 from llmc.codegen.cuda.attention.params import CombineAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.plan.edges import Access, Span
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
 from llmc.codegen.cuda.plan.launches import Call, Scope, scratch_span, slot_span
 from llmc.codegen.kv_groups import KvGroups
+from llmc.codegen.preference import Preference
 from llmc.ir.graph import Node
 from llmc.ir.ops.attention import PagedAttention
 
@@ -39,13 +41,22 @@ def attention_calls(node: Node, op: PagedAttention, scope: Scope, kv: KvGroups, 
 
     def call(launch: AttentionLaunch) -> Call:
         scratch = {SCRATCH: launch.scratch} if launch.scratch else {}
-        reason = "; ".join(forms.reasons)
-        variant = scope.variant(launch.params, launch.grid, launch.arguments, None, scratch, reason)
+        variant = scope.variant(launch.params, launch.grid, launch.arguments, None, scratch)
         combines = isinstance(launch.params, CombineAttentionParams)
         name = f"{node.op.mnemonic()}{'.combine' * combines}"
         return scope.call(node, scope.symbol(q), [variant], access(launch), name)
 
-    return [call(launch) for launch in (forms.decode if decode else forms.mixed)]
+    calls = [call(launch) for launch in (forms.decode if decode else forms.mixed)]
+    heads = f"{forms.decode[0].params.layer.q_heads} heads of {slot.head_dim}, {slot.kv_heads} of keys and values"
+    where = "" if op.mask.window is None else f", window {op.mask.window}"
+    reason = f"{forms.split.reason}: {forms.how}"
+    kernels = tuple(variant.kernel for made in calls for variant in made.variants)
+    scope.kernels.prefer(
+        Preference(
+            node.op.mnemonic(), heads + where, split_name(forms.split.keys), reason, forms.split.rejected, kernels
+        )
+    )
+    return calls
 
 
 def _part(span: Span, part: str) -> Span:

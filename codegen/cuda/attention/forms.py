@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from llmc.codegen.cuda.attention.layer import Layer, split_of
+from llmc.codegen.cuda.attention.layer import Layer, Split, split_of
 from llmc.codegen.cuda.attention.params import (
     AttentionParams,
     CombineAttentionParams,
@@ -51,13 +51,14 @@ class AttentionForms:
     prefill: any sequences. decode: sequences with one token in the step; others are passed over. mixed: prefill for
     sequences of several tokens, decode for the others, so that in a step of chunks and single tokens no block sweeps
     one long context after the other; its first launch is independent of the other two.
-    reasons: lines for the build's report.
+    split: what all of them cut a sequence into; how: the forms in words, for the build's report.
     """
 
     prefill: tuple[AttentionLaunch, ...]
     decode: tuple[AttentionLaunch, ...]
     mixed: tuple[AttentionLaunch, ...]
-    reasons: tuple[str, ...]
+    split: Split
+    how: str
 
 
 def attention_forms(
@@ -74,7 +75,7 @@ def attention_forms(
     slot: of the op in blocks of `block_bytes` of that KV group's pool. operands: the arguments that stand for OPERANDS.
     IRError where slot and op do not agree, or no kernel takes such heads.
     """
-    layer, reason = _layer(op, q, slot, target)
+    layer, split = _layer(op, q, slot, target)
     known = {**operands, **_numbers(op, layer, slot, group, block_bytes)}
     decode, combine = DecodeAttentionParams(layer), CombineAttentionParams(layer, op.result)
 
@@ -91,16 +92,14 @@ def attention_forms(
         (launch(PrefillAttentionParams(layer, op.result)),),
         splits,
         (launch(PrefillAttentionParams(layer, op.result, min_tokens=2)), *splits),
-        (
-            reason,
-            f"prefill: tiles of 64 rows, {layer.group} query heads of a token side by side, by mma.sync",
-            f"decode: a block per sequence, KV head and split; {decode.scratch.times} B of scratch per sequence"
-            + ("" if layer.window or layer.chunk else " and split"),
-        ),
+        split,
+        f"prefill: tiles of 64 rows, {layer.group} query heads of a token side by side, by mma.sync; "
+        f"decode: a block per sequence, KV head and split, {decode.scratch.times} B of scratch per sequence"
+        + ("" if layer.window or layer.chunk else " and split"),
     )
 
 
-def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarget) -> tuple[Layer, str]:
+def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarget) -> tuple[Layer, Split]:
     _, heads, dim = q.shape
     if not isinstance(heads, int) or not isinstance(dim, int):
         raise IRError(f"{op} on {q}: heads and head_dim must be numbers")
@@ -109,7 +108,7 @@ def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarg
         raise IRError(f"{op} on {q}: its slot is {slot}, expected heads, dims and dtype {expected}")
     if not op.scale > 0:
         raise IRError(f"{op}: scale {op.scale} is not positive")
-    split, reason = split_of(dim, op.value_dim, target)
+    split = split_of(dim, op.value_dim, target)
     try:
         layer = Layer(
             q.dtype,
@@ -117,7 +116,7 @@ def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarg
             op.num_kv_heads,
             dim,
             op.value_dim,
-            split,
+            split.keys,
             op.mask.window or 0,
             op.mask.chunk or 0,
             op.softcap is not None,
@@ -125,7 +124,7 @@ def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarg
         )
     except ValueError as error:
         raise IRError(f"{op} on {q}: {error}") from None
-    return layer, reason
+    return layer, split
 
 
 def _numbers(op: PagedAttention, layer: Layer, slot: CudaKvSlot, group: int, block_bytes: int) -> dict[str, Argument]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import llmc.runtime.cuda.plan as plan
 from llmc.codegen.cuda.linear.params import SWIZZLE, Argument, ArgumentKind, CountedBy, LinearParams
-from llmc.codegen.cuda.linear.variants import variants
+from llmc.codegen.cuda.linear.variants import Variant, tile_name, variants
 from llmc.codegen.cuda.plan.edges import Access
 from llmc.codegen.cuda.plan.launches import COUNTS, Call, Scope, scratch_span
+from llmc.codegen.preference import Preference
 from llmc.ir.graph import Node
 from llmc.ir.ops.kernel import PackedLinear
 
@@ -46,7 +47,8 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
             case ArgumentKind.COUNTERS:
                 return plan.Argument("scratch", COUNTERS)
 
-    def kernel(params: LinearParams, up_to: int | None, why: str) -> plan.Variant:
+    def kernel(found: Variant) -> plan.Variant:
+        params = found.params
         tiles = (plan.Factor(rows, params.tile.tokens),)
         out_tiles, _, slices = params.grid(1)
         grid = (plan.Extent(out_tiles), plan.Extent(1, tiles), plan.Extent(slices))
@@ -57,7 +59,16 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
                 COUNTERS: plan.Extent(4 * params.num_counters(1), tiles),
             }
         arguments = tuple(argument(a, params) for a in params.arguments)
-        return scope.variant(params, grid, arguments, up_to, scratch, why)
+        variant = scope.variant(params, grid, arguments, found.up_to, scratch)
+        scope.kernels.prefer(_preference(found, rows, variant.kernel))
+        return variant
 
     access = Access(scope.spans(node.inputs), (*scope.spans(node.outputs), *spans))
-    return scope.call(node, rows, tuple(kernel(v.params, v.up_to, v.why) for v in found), access)
+    return scope.call(node, rows, tuple(kernel(v) for v in found), access)
+
+
+def _preference(found: Variant, rows: str, symbol: str) -> Preference:
+    shape = found.params.shape
+    size = f"{shape.width}x{shape.k}{' gated' * shape.gated}"
+    of = f"{size}, {rows} ≤ {found.up_to}" if found.up_to is not None else f"{size}, any {rows}"
+    return Preference("packed_linear", of, tile_name(found.params), found.why, found.rejected, (symbol,))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llmc.codegen.buffers import PlacedValues, row_symbol
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
 from llmc.codegen.cuda.plan.edges import Access, Span
 from llmc.codegen.cuda.target.gpus import Gpu
+from llmc.codegen.preference import Preference
 from llmc.ir.graph import IRError, Node, Value
 from llmc.ir.types import TensorType
 from llmc.runtime.cuda.plan import Argument, Box, Extent, Launch, Sizes, Variant
@@ -50,18 +51,23 @@ def refuse_grid(call: Call, most: Sizes) -> None:
 
 @dataclass
 class Kernels:
-    """Kernels by symbol, with their sources; equal ones of different layers and entries are one. `reasons`: why each
-    was chosen, where there was a choice."""
+    """Kernels by symbol, with their sources; equal ones of different layers and entries are one. `preferences`: where
+    there was a choice."""
 
     sources: dict[str, str] = field(default_factory=dict)
     params: dict[str, KernelParams] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
+    preferences: dict[tuple[str, ...], Preference] = field(default_factory=dict)
 
-    def add(self, params: KernelParams, reason: str | None = None) -> str:
+    def prefer(self, why: Preference) -> None:
+        """Note a choice between kernels; where it was the same before, it now tells of these kernels too."""
+        key = (why.op, why.of, why.chosen, why.reason)
+        known = self.preferences.get(key, why)
+        kernels = tuple(dict.fromkeys((*known.kernels, *why.kernels)))
+        self.preferences[key] = replace(known, kernels=kernels)
+
+    def add(self, params: KernelParams) -> str:
         """The kernel's symbol."""
         symbol = symbol_of(params)
-        if reason is not None:
-            self.reasons.setdefault(symbol, reason)
         if symbol not in self.sources:
             self.sources[symbol] = render(params, symbol)
             self.params[symbol] = params
@@ -119,9 +125,8 @@ class Scope:
         arguments: Sequence[Argument],
         up_to: int | None = None,
         scratch: Mapping[str, Extent] | None = None,
-        reason: str | None = None,
     ) -> Variant:
-        symbol = self.kernels.add(params, reason)
+        symbol = self.kernels.add(params)
         return Variant(
             UNBOUNDED if up_to is None else up_to,
             symbol,

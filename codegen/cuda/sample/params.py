@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.target.capabilities import CudaTarget
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 
 MAX_VOCAB = 1 << 18
-MAX_LOGPROBS = 20  # width of the rows of alternatives (kMaxLogprobs)
 _BINS_BYTES = 2 * 256 * 4
 
 
