@@ -65,6 +65,12 @@ class QuantizedRows:
     scales: Array
     group: int
 
+    @classmethod
+    def of(cls, parts: list[Array], numbers: Numbers) -> QuantizedRows:
+        """From arrays of their own."""
+        data, scales = parts
+        return cls(data, scales.reshape(len(data), -1), numbers.group or 0)
+
     def part(self, part: Part) -> Array:
         """As an array of its own: scales are f32 [rows] where there is one to a row."""
         if part is Part.DATA:

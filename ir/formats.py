@@ -6,6 +6,7 @@ linear on its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -28,6 +29,11 @@ class Numbers:
     element: DType
     group: int | None = None
 
+    def __str__(self) -> str:
+        if self.group is None:
+            return self.element.value
+        return f"{self.element.value} with a scale for {f'{self.group} columns' if self.group else 'the row'}"
+
     @property
     def parts(self) -> tuple[Part, ...]:
         return (Part.DATA,) if self.group is None else (Part.DATA, Part.SCALE)
@@ -49,6 +55,13 @@ class Numbers:
             return values.with_dtype(self.element)
         rows, columns = values.static_shape()
         return TensorType(DType.F32, (rows, self.num_scales(columns)) if self.group else (rows,))
+
+    def misfit(self, parts: Sequence[TensorType]) -> str | None:
+        """What the parts of a matrix [N, K], its data first, should be instead; None where they are as they should."""
+        wanted = [self.part_type(part, parts[0]) for part in self.parts]
+        if [(p.dtype, p.shape) for p in parts] == [(w.dtype, w.shape) for w in wanted]:
+            return None
+        return f"expected {' with '.join(map(str, wanted))}"
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,11 @@ class Groups(Layout):
 
     def __str__(self) -> str:
         return f"groups{self.size}"
+
+
+def weight_numbers(type_: TensorType) -> Numbers:
+    """The numbers of a matrix: those of its scheme where it is packed."""
+    return type_.layout.scheme.weight if isinstance(type_.layout, Packed) else Numbers(type_.dtype)
 
 
 def row_numbers(type_: TensorType) -> Numbers:

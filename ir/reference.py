@@ -33,7 +33,7 @@ from llmc.ir.arrays import (
     widened,
 )
 from llmc.ir.dims import Dim, Poly, evaluate
-from llmc.ir.formats import Numbers
+from llmc.ir.formats import Numbers, weight_numbers
 from llmc.ir.graph import Graph, Node, Op, Value
 from llmc.ir.ops.attention import Attention, KvWrite, MaskDescriptor, PagedAttention
 from llmc.ir.ops.constant import (
@@ -121,6 +121,10 @@ class _Interpreter:
                 results = rope_table(*arrays)
             case QuantizeRows(group):
                 return [quantize(arrays[0].astype(np.float32), Numbers(DType.I8, group))]
+            case Embedding() if len(arrays) > 2:
+                table, ids, *scales = arrays
+                rows = [part[ids] for part in (table, *scales)]
+                results = [_floats(rows, weight_numbers(node.inputs[0].tensor))]
             case GatedLinear(body):
                 x, a, b, *extras = arrays
                 both = [self._real(np.asarray(widened(x) @ widened(w).T)) for w in (a, b)]
@@ -178,8 +182,7 @@ class _Interpreter:
             case Linear():
                 return np.asarray(widened(args[0]) @ widened(args[1]).T + (widened(args[2]) if len(args) > 2 else 0))
             case Embedding():
-                rows = np.asarray(args[0][args[1]])
-                return widened(rows) * args[2][args[1]][..., None] if len(args) > 2 else rows
+                return np.asarray(args[0][args[1]])
             case RmsNorm(eps):
                 x = widened(args[0])
                 normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
@@ -238,11 +241,8 @@ class _Interpreter:
 
 
 def _floats(parts: list[Array], numbers: Numbers) -> Floats:
-    """What the parts of a weight mean."""
-    data, *scales = parts
-    if not scales:
-        return widened(data)
-    return QuantizedRows(data, scales[0].reshape(len(data), -1), numbers.group or 0).floats()
+    """What the parts of a matrix mean."""
+    return widened(parts[0]) if numbers.group is None else QuantizedRows.of(parts, numbers).floats()
 
 
 def _bind(shape: tuple[Dim, ...], actual: tuple[int, ...], sizes: dict[str, int]) -> None:

@@ -163,7 +163,10 @@ class _Lowering:
             op = Cast(scheme.weight.element) if scheme.weight.group is None else Quantize(scheme, part)
             made = tuple(Apply(op, (e,)) for e in exprs)
             joined = made[0] if len(made) == 1 else Apply(Interleave(GATE_RUN), made)
-            return Apply(Pack(scheme, self.options.layout), (joined,)) if part is Part.DATA else joined
+            if part is Part.DATA:
+                return Apply(Pack(scheme, self.options.layout), (joined,))
+            # scales of groups are a matrix as well, in the same order; one to a row lies as it is
+            return joined if joined.type.rank == 1 else Apply(Pack(Scheme.F32, self.options.layout), (joined,))
 
         return [part(p) for p in scheme.weight.parts]
 

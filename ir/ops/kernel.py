@@ -67,12 +67,8 @@ class PackedLinear(Op):
             raise IRError(f"packed_linear of {x} with {', '.join(map(str, parts))}: inner dims differ")
         if row_numbers(x) != self.scheme.operand:
             raise IRError(f"packed_linear in {self.scheme} of {x}: expected rows of {self.scheme.operand}")
-        for part, given in zip(self.scheme.weight.parts, parts, strict=True):
-            wanted = self.scheme.weight.part_type(part, parts[0])
-            if (given.dtype, given.shape) != (wanted.dtype, wanted.shape):
-                raise IRError(
-                    f"packed_linear in {self.scheme}: the weight's {part.value} is {given}, expected {wanted}"
-                )
+        if misfit := self.scheme.weight.misfit(parts):
+            raise IRError(f"packed_linear in {self.scheme} with a weight {', '.join(map(str, parts))}: {misfit}")
 
 
 @dataclass(frozen=True)

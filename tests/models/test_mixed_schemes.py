@@ -10,11 +10,14 @@ import pytest
 from llmc.codegen.cpu.model import render
 from llmc.codegen.packing import Packing, widen_bf16
 from llmc.codegen.weights import place_weights, stored
-from llmc.ir.formats import Packed, Scheme, WeightLayout
+from llmc.ir.formats import Numbers, Packed, Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.constant import Weight
 from llmc.ir.ops.kernel import PackedLinear
+from llmc.ir.parser import parse
 from llmc.ir.reference import weight
+from llmc.ir.types import DType
+from llmc.ir.verify import verify
 from llmc.passes.pipeline import default_pipeline, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
 
@@ -73,6 +76,40 @@ def test_every_linear_has_the_kernel_of_its_scheme(entries: list[Graph]) -> None
     assert {t for name, t in calls if name == "linear"} == {"Int8<64>", "Bf16", "F32"}
     assert {t for name, t in calls if name == "quantize_row"} == {"Int8<64>", "Bf16"}
     assert {t for name, t in calls if name == "embed_row"} == {"F32"}
+
+
+GROUPED = Scheme("w8", Numbers(DType.I8, 32), Numbers(DType.I8, 0), DType.F32)
+
+
+def test_scales_of_groups_of_a_weight_are_a_matrix_in_the_same_order() -> None:
+    """A scheme that no kernel has: 8 bits with a scale for every 32 inputs of a channel."""
+    entries = run_pipeline(llama(), default_pipeline(GROUPED, 80), RuleLog(), lambda *_: None)
+    linears = [n for n in entries[0].nodes if isinstance(n.op, PackedLinear)]
+    types = {(str(n.inputs[1].type), str(n.inputs[2].type)) for n in linears}
+    assert ("i8[48, 64]{w8g32 in panels}", "f32[48, 2]{f32 in panels}") in types  # attention's output
+    assert ("i8[100, 48]{w8g32 in panels}", "f32[100, 2]{f32 in panels}") in types  # the tied head: 32 and 16 columns
+    exact, expected = outputs(llama())[ROWS], outputs(entries[0])
+    per_channel = outputs(lowered(llama(), "", Scheme.int8(0))[0])
+    error, coarser = (np.abs(found - exact).max() / np.abs(exact).max() for found in (expected, per_channel))
+    assert 1e-4 < error < 4 / 127 and error < coarser
+
+
+@pytest.mark.parametrize(
+    ("inputs", "scheme", "message"),
+    [
+        ("%x: f32[T, 8], %w: bf16[4, 8]", "bf16", r"packed_linear in bf16 of f32.T, 8.: expected rows of bf16$"),
+        ("%x: bf16[T, 8], %w: f32[4, 8]", "bf16", r"with a weight f32.4, 8.: expected bf16.4, 8.$"),
+        ("%x: i8[T, 8]{groups64}, %w: i8[4, 8], %s: f32[8]", "int8g64", r"expected i8.4, 8. with f32.4.$"),
+        ("%x: i8[T, 8]{groups32}, %w: i8[4, 8], %s: f32[4]", "int8g64", "rows of i8 with a scale for 64 columns"),
+        ("%x: bf16[T, 8], %w: bf16[4, 7]", "bf16", "inner dims differ"),
+    ],
+)
+def test_operands_of_another_scheme_are_refused(inputs: str, scheme: str, message: str) -> None:
+    operands = ", ".join(part.split(":")[0] for part in inputs.split(", ") if part.startswith("%"))
+    body = "graph epilogue { inputs %a: f32[T, 4] outputs %a }"
+    linear = f"%y = packed_linear{{scheme={scheme}, epilogue={body}}}({operands}) : f32[T, 4]"
+    with pytest.raises(IRError, match=message):
+        verify(parse(f"graph g {{\n  dims T in [1, inf]\n  inputs {inputs}\n  {linear}\n  outputs %y\n}}\n"))
 
 
 def test_linears_that_are_one_have_one_scheme() -> None:
