@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmc.ir.formats import Numbers, Packed, Scheme, WeightLayout
+from llmc.ir.graph import IRError
 from llmc.ir.types import DType, TensorType
 
 PANEL = 32  # output channels of a panel, for CPU kernels
@@ -147,6 +148,20 @@ def stored_bytes(type_: TensorType) -> int:
         n, k = type_.static_shape()
         return Packing(type_.layout.scheme, type_.layout.order).num_bytes(n, k)
     return prod(type_.static_shape()) * type_.dtype.num_bytes
+
+
+def bits(values: npt.NDArray[np.generic], dtype: DType) -> Bits:
+    """Values as they are packed or stored, rounded to nearest even. IRError for those that the dtype cannot hold."""
+    if dtype not in _BITS:
+        raise IRError(f"no weight is stored as {dtype.value}")
+    if dtype is DType.BF16:
+        return round_bf16(np.asarray(values, np.float32))
+    if dtype is DType.F16:
+        # rounded already, by the expression's cast: what did not fit is infinite now
+        if np.isinf(values).any():
+            raise IRError("a value beyond float16's 65504: build in bf16")
+        return np.asarray(values, np.float16).view(np.uint16)
+    return np.asarray(values, _BITS[dtype])
 
 
 def round_bf16(x: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llmc.codegen.packing import PANEL, Bits, Packing, round_bf16, round_up, stored_bytes
+from llmc.codegen.packing import PANEL, Bits, Packing, bits, round_up, stored_bytes
 from llmc.ir.formats import Part
 from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.constant import (
@@ -30,7 +30,6 @@ from llmc.ir.ops.constant import (
 from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.ir.ops.shape import Concat, Slice
 from llmc.ir.reference import apply_op, constant
-from llmc.ir.types import DType
 
 Array = npt.NDArray[np.generic]
 DATA_ALIGNMENT = 4096
@@ -166,22 +165,25 @@ def stored(expr: WeightExpr, reader: SourceReader) -> Iterator[npt.NDArray[np.ui
     type_ = expr.type
     shape = type_.static_shape()
 
-    def bits(values: Array) -> Bits:
-        return _bits(values, type_.dtype, expr)
+    def as_bits(values: Array) -> Bits:
+        try:
+            return bits(values, type_.dtype)
+        except IRError as error:
+            raise IRError(f"{weight_name(expr)}: {error}") from error
 
     if isinstance(expr, Apply) and isinstance(expr.op, Pack):
         inner = expr.args[0]
-        read = lambda lo, hi: bits(evaluator.rows(inner, lo, hi))  # noqa: E731
+        read = lambda lo, hi: as_bits(evaluator.rows(inner, lo, hi))  # noqa: E731
         n, k = shape
         packing = Packing(expr.op.scheme, expr.op.order)
         yield from packing.pack_stream(n, k, read, CHUNK_VALUES * packing.dtype.itemsize)
         return
     if not shape:
-        yield bits(evaluator.whole(expr)).reshape(1).view(np.uint8)
+        yield as_bits(evaluator.whole(expr)).reshape(1).view(np.uint8)
         return
     step = round_up(max(1, CHUNK_VALUES // _row_values(expr)), PANEL)  # interleaved parts are cut at whole runs
     for start in range(0, shape[0], step):
-        values = bits(evaluator.rows(expr, start, min(shape[0], start + step)))
+        values = as_bits(evaluator.rows(expr, start, min(shape[0], start + step)))
         yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
@@ -189,22 +191,6 @@ def _row_values(expr: WeightExpr) -> int:
     """Values in a row of the expression, or of the widest that it is computed from: a scale comes of a whole row."""
     parts = [_row_values(a) for a in expr.args] if isinstance(expr, Apply) else []
     return max([prod(expr.type.static_shape()[1:]), *parts])
-
-
-def _bits(values: Array, dtype: DType, expr: WeightExpr) -> Bits:
-    match dtype:
-        case DType.BF16:
-            return round_bf16(np.asarray(values, np.float32))
-        case DType.F16:
-            # rounded already, by the expression's cast: what did not fit is infinite now
-            if np.isinf(values).any():
-                raise IRError(f"{weight_name(expr)}: a value beyond float16's 65504: build in bf16")
-            return np.asarray(values, np.float16).view(np.uint16)
-        case DType.F32:
-            return np.asarray(values, np.float32)
-        case DType.I8:
-            return np.asarray(values, np.int8)
-    raise IRError(f"no weight is stored as {dtype.value}")
 
 
 class Evaluator:
