@@ -42,6 +42,21 @@ def test_any_cpu_has_a_kernel_for_every_scheme_of_cpus(scheme: Scheme) -> None:
         assert "portable" in choose_linear(scheme, Nothing()).chosen.name
 
 
+class Everything:
+    """A CPU with every extension."""
+
+    def has(self, feature: str) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("group", "chosen"), [(0, "amx-int8 tiles"), (32, "vpdpbusd"), (64, "amx-int8 tiles")])
+def test_a_kernel_is_not_chosen_for_groups_that_it_does_not_take(group: int, chosen: str) -> None:
+    """templates/cpu/tile_amx.h: AmxFormat says the same."""
+    choice = choose_linear(Scheme.int8(group), Everything())
+    assert choice.chosen.name == chosen
+    assert (choice.rejected.get("amx-int8 tiles") == "needs groups of whole 64 columns") == (group == 32)
+
+
 @pytest.mark.parametrize("scheme", [s for s in SCHEMES if s.cuda], ids=str)
 def test_cuda_kernels_take_the_elements_of_its_schemes(scheme: Scheme) -> None:
     LinearShape(scheme.operand.element, 64, 64, 64)
