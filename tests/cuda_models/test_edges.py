@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from tests.cuda_models.emulation import Emulation
 from tests.e2e.engines import Engines
 

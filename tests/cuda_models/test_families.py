@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from tests.cuda_models.emulated import ids_of
 from tests.cuda_models.emulation import Emulation
 from tests.cuda_models.interpreted import interpreted

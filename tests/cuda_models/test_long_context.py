@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmc.codegen.kv_groups import BLOCK_TOKENS
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from llmc.runtime import Engine
 from tests.cuda_models.emulated import ids_of
 from tests.cuda_models.emulation import Emulation

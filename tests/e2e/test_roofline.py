@@ -21,10 +21,11 @@ from llmc.compiler.commands.roofline_console import RooflineOptions, show_roofli
 from llmc.compiler.roofline.fit import shortage
 from llmc.compiler.roofline.open_subject import open_subject
 from llmc.compiler.roofline.predict import CHUNK, Kernel, Point, Prediction, Total, predict, prefill_steps
+from llmc.compiler.roofline.subject import PredictionError
 from llmc.compiler.targets.backend import Backend
 from llmc.compiler.targets.cuda import CudaBackend
 from llmc.compiler.targets.find import find_target
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from tests.e2e.commands import Commands
 from tests.e2e.engines import Engines
 from tests.e2e.test_refusals import refused
@@ -125,6 +126,16 @@ def test_a_gpu_s_two_formats(llmc: Commands, config: Path, dtype: str) -> None:
     assert all(k["expected_s"] > k["floor_s"] for k in kernels)
 
 
+def test_a_graph_that_another_llmc_printed_is_refused(
+    engines: Engines, speaking: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"graph decode {\n  inputs %w: bf16[8, 8]{panels32x2p32}\n}\n"
+    monkeypatch.setattr("llmc.compiler.roofline.open_subject.read_file", lambda *_: text)
+    subject = open_subject(str(engines.engine(speaking, Scheme.INT8)), None)
+    with pytest.raises(PredictionError, match=r"plans/cpu/graph.llmc is not as .*'panels32x2p32'.: build the engine"):
+        subject.lowered(find_target("cpu"))
+
+
 def test_an_engine_is_predicted_as_it_was_built(
     llmc: Commands, engines: Engines, speaking: Path, tmp_path: Path
 ) -> None:
@@ -168,7 +179,7 @@ def test_measured_limits_of_a_cpu(llmc: Commands, config: Path, tmp_path: Path) 
         assert kernel["bound"] == "memory" and kernel["expected_s"] is None
         assert kernel["floor_s"] == pytest.approx(kernel["memory_bytes"] / 17e9)
     refused(llmc.run(*arguments, "--target", "x86-64-v4"), "measured on x86_64_v3")
-    refused(llmc.run(*arguments, "--target", "h100"), "measured on x86_64_v3", "sm_90a")
+    refused(llmc.run(*arguments, "--target", "h100"), "measured on x86_64_v3", "h100 (H100")
     refused(llmc.run("inspect", config, "--roofline", "--limits", config / "none"), "none")
 
 

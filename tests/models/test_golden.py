@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from tests.golden import Golden
 from tests.models.captured import llama
 from tests.models.test_plan import rendered

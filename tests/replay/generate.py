@@ -37,7 +37,7 @@ from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.compiler.targets import cpu
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from tests.replay.models import TARGETS, Subject, subjects
 
 WEIGHTS = "weights.safetensors"
@@ -101,7 +101,7 @@ def generate(subject: Subject, out: Path) -> str | None:
                 model,
                 folder / "engine",
                 target=",".join(targets),
-                scheme=Scheme(dtype),
+                scheme=Scheme.named(dtype),
                 dump_ir=folder / "ir",
                 hollow=subject.hollow,
             )

@@ -14,8 +14,9 @@ from llmc.codegen.cuda.linear.epilogue import LinearEpilogue, write_epilogue
 from llmc.codegen.cuda.linear.params import SWIZZLE, ArgumentKind, CountedBy, LinearParams
 from llmc.codegen.cuda.plan.formats import row_bytes
 from llmc.ir.dims import Poly, sym
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Builder, Graph, Value
-from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, Scheme
+from llmc.ir.ops.kernel import GATE_RUN, PackedLinear
 from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
 from llmc.ir.types import DType, TensorType, tensor
 from tests.cuda.kernels.references import F32_SUM, Expected, Wrong, compare, f64
