@@ -31,6 +31,8 @@ class KernelParams(Protocol):
 
     template: ClassVar[str]
 
+    def __hash__(self) -> int: ...
+
     @property
     def label(self) -> str: ...  # the readable middle of the symbol, e.g. bf16_h576
 
@@ -68,11 +70,12 @@ def _environment() -> jinja2.Environment:
     )
 
 
+@cache
 def symbol_of(params: KernelParams) -> str:
-    """`<op>__<label>__<hash>`: the hash covers parameters, binder and every header, so a changed kernel
-    is a new one."""
-    text = (TEMPLATES / f"{params.template}.cu.j2").read_text()
-    h = hashlib.sha256("\0".join([repr(params), text, *headers().values()]).encode()).hexdigest()[:8]
+    """`<op>__<label>__<hash>`: the hash covers what is compiled, the source and every header, so that a changed kernel
+    is a new one, and parameters that only tell the same otherwise are not."""
+    compiled = [render(params, "kernel"), *headers().values()]
+    h = hashlib.sha256("\0".join(compiled).encode()).hexdigest()[:8]
     return f"{params.template}__{params.label}__{h}"
 
 
