@@ -11,6 +11,7 @@ below .cache/replay. --ignore-hashes takes names that end in a hash of their con
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import shutil
@@ -106,15 +107,23 @@ def _lines(text: str) -> list[str]:
 
 
 def _read(folder: Path, ignore_hashes: bool) -> dict[str, str]:
-    """Texts by name below the folder. Two files that only a hash tells apart are read as one after the other."""
-    found: dict[str, str] = {}
+    """Texts by name below the folder. Files that only a hash tells apart are read as one, in no order of hashes."""
+    found: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             name, text = str(path.relative_to(folder)), path.read_text(errors="replace")
             if ignore_hashes:
-                name, text = HASH.sub("_#", name), HASH.sub("_#", text)
-            found[name] = found.get(name, "") + text
-    return found
+                name, text = HASH.sub("_#", name), _without_hashes(path, text)
+            found.setdefault(name, []).append(text)
+    return {name: "".join(sorted(texts)) for name, texts in found.items()}
+
+
+def _without_hashes(path: Path, text: str) -> str:
+    """JSON's keys are sorted with what they hold: one that held a hash may have stood elsewhere."""
+    text = HASH.sub("_#", text)
+    if path.suffix != ".json":
+        return text
+    return json.dumps(json.loads(text, object_pairs_hook=lambda pairs: sorted(pairs, key=repr)), indent=1)
 
 
 if __name__ == "__main__":
