@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 
 import jinja2
 
+from llmc.codegen.cuda.arguments import KernelArgument
 from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES, headers
 
@@ -35,6 +36,9 @@ class KernelParams(Protocol):
 
     @property
     def label(self) -> str: ...  # the readable middle of the symbol, e.g. bf16_h576
+
+    @property
+    def arguments(self) -> tuple[KernelArgument, ...]: ...  # in the kernel's order
 
     @property
     def threads(self) -> int: ...

@@ -84,33 +84,32 @@ def _plan(
     names = {n.output: weights[n.op.expr].name for n in graph.nodes if isinstance(n.op, Weight)}
     decode = graph.name == "decode"
     most = limits.max_batch if decode else limits.max_tokens
-    scope = Scope(target, values, names, {"T": most, "R": most}, kernels)
-    calls = [call for node in values.nodes for call in _calls(node, scope, kv, decode)]
+    scope = Scope(target, values, names, kv, {"T": most, "R": most}, kernels)
+    calls = [call for node in values.nodes for call in _calls(node, scope, decode)]
     for call in calls:
         refuse_grid(call, plan.Sizes(most, most, min(most, limits.max_batch), limits.max_seq_len))
     after = edges([c.touches for c in calls])
     (sample,) = (n for n in values.nodes if isinstance(n.op, Sample))
-    used = {v.kernel for c in calls for v in c.variants}
-    scratch = {name: None for c in calls for v in c.variants for name in v.scratch}
+    used = dict.fromkeys(v.kernel for c in calls for v in c.variants)
     return plan.Plan(
         entry=graph.name,
         arena=values.arena,
         buffers=values.buffers,
-        scratch=tuple(plan.Scratch(name, zeroed=name.endswith("counters")) for name in scratch),
+        scratch=kernels.scratch(used),
         kernels={symbol: cubin_file(target.arch, symbol) for symbol in sorted(used)},
         launches=tuple(call.launch(a) for call, a in zip(calls, after, strict=True)),
         logits=values.names[sample.inputs[0]],
     )
 
 
-def _calls(node: Node, scope: Scope, kv: KvGroups, decode: bool) -> list[Call]:
+def _calls(node: Node, scope: Scope, decode: bool) -> list[Call]:
     match node.op:
         case Rows():
-            return [rows_call(node, node.op, scope, kv)]
+            return [rows_call(node, node.op, scope)]
         case PackedLinear():
             return [linear_call(node, node.op, scope)]
         case PagedAttention():
-            return attention_calls(node, node.op, scope, kv, decode)
+            return attention_calls(node, node.op, scope, decode)
         case Sample():
             return [sample_call(node, node.op, scope)]
     raise IRError(f"{node.op.mnemonic()} at {node.loc}: not a CUDA kernel")

@@ -10,7 +10,9 @@ from cpu_sample import Sampled, cpu_sample
 from harness import Lab, Shape
 from references import Wrong
 
-from llmc.codegen.cuda.sample.params import SampleParams
+from llmc.codegen.cuda.arguments import COUNTS, Input, Operand, Result, StepArray
+from llmc.codegen.cuda.sample.params import EDITED, SampleParams
+from llmc.emulator.session import Argument
 from llmc.runtime.cpu.library import LlmcSampling
 from llmc.runtime.cuda.step.sampling import SampleRow, SamplingArrays, needed, pack, pack_logits_only
 
@@ -37,23 +39,22 @@ def cuda_sample(
     raw = np.frombuffer(bytes(memoryview(arrays.rows).cast("B")), np.uint8).reshape(count, ctypes.sizeof(SampleRow))
     out = Sampled.blank(count)
     edited = lab.empty(padded.shape, np.float32)
-    results = [lab.array(a) for a in (out.tokens, out.logprob, out.top_ids, out.top_logprobs)]
-    lab.launch(
-        p,
-        (count,),
-        lab.array(raw),
-        lab.array(padded),
-        lab.array(np.array([0, 0, count if live is None else live, 0], np.int32)),
-        lab.array(at_least_one(arrays.history)),
-        lab.array(at_least_one(arrays.bias_ids)),
-        lab.array(at_least_one(arrays.bias)),
-        edited,
-        *results,
-    )
+    results = {name: lab.array(a) for name, a in vars(out).items()}
+    given: dict[Operand, Argument] = {
+        StepArray("sampling"): lab.array(raw),
+        Input(0): lab.array(padded),
+        COUNTS: lab.array(np.array([0, 0, count if live is None else live, 0], np.int32)),
+        StepArray("history"): lab.array(at_least_one(arrays.history)),
+        StepArray("bias_ids"): lab.array(at_least_one(arrays.bias_ids)),
+        StepArray("bias"): lab.array(at_least_one(arrays.bias)),
+        EDITED: edited,
+        **{Result(name): array for name, array in results.items()},
+    }
+    lab.launch(p, (count,), *[given[argument.operand] for argument in p.arguments])
     for row, copy in zip(arrays.rows, edited.numpy().view(np.uint32), strict=True):
         if not row.history_len and not row.num_bias and (copy != 0xFFFFFFFF).any():
             raise Wrong("sample: a row without edits was copied")
-    return Sampled(*[a.numpy() for a in results])
+    return Sampled(**{name: a.numpy() for name, a in results.items()})
 
 
 def differences(got: Sampled, want: Sampled) -> list[str]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmc.codegen.cuda.attention.forms import SCRATCH, AttentionLaunch, attention_forms
-from llmc.codegen.cuda.attention.params import CombineAttentionParams, PrefillAttentionParams
+from llmc.codegen.cuda.attention.forms import attention_forms, numbers_of
+from llmc.codegen.cuda.attention.layer import SPLITS_SCRATCH
+from llmc.codegen.cuda.attention.params import (
+    AttentionParams,
+    CombineAttentionParams,
+    DecodeAttentionParams,
+    PrefillAttentionParams,
+)
 from llmc.codegen.cuda.plan.edges import Access, Span
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
 from llmc.codegen.cuda.plan.launches import Call, Scope, scratch_span, slot_span
-from llmc.codegen.kv_groups import KvGroups
 from llmc.ir.graph import Node
 from llmc.ir.ops.attention import PagedAttention
 
@@ -17,36 +22,35 @@ from llmc.ir.ops.attention import PagedAttention
 CHUNKS, SINGLES = "chunks", "singles"
 
 
-def attention_calls(node: Node, op: PagedAttention, scope: Scope, kv: KvGroups, decode: bool) -> list[Call]:
+def attention_calls(node: Node, op: PagedAttention, scope: Scope, decode: bool) -> list[Call]:
     """IRError when no CUDA kernel has such heads."""
-    _, q, _, _, *sinks = node.inputs
-    place = kv.places[op.slot]
+    q = node.inputs[1]
+    place = scope.kv.places[op.slot]
     cached = place.slot
     slot = CudaKvSlot(cached.kv_heads, cached.head_dim, cached.value_dim, cached.dtype, place.offset)
-    operands = {"q": scope.argument(q), "out": scope.argument(node.output)}
-    if sinks:
-        operands["sinks"] = scope.argument(sinks[0])
-    block_bytes = kv.groups[place.group].block_bytes
-    forms = attention_forms(op, q.tensor, slot, place.group, block_bytes, scope.target, operands)
-    partial = (scratch_span(SCRATCH),)
+    forms = attention_forms(op, q.tensor, slot, scope.target)
+    numbers, reason = numbers_of(op), "; ".join(forms.reasons)
 
-    def access(launch: AttentionLaunch) -> Access:
-        if launch.writes == "scratch":
-            return Access((*scope.spans(node.inputs), slot_span(op.slot)), partial)
-        chunks = isinstance(launch.params, PrefillAttentionParams)
-        out = tuple(_part(span, CHUNKS if chunks else SINGLES) for span in scope.spans(node.outputs))
-        return Access((*scope.spans(node.inputs), slot_span(op.slot)) if chunks else partial, out)
+    def call(params: AttentionParams) -> Call:
+        scratch = {} if isinstance(params, PrefillAttentionParams) else {SPLITS_SCRATCH: params.layer.scratch}
+        variant = scope.variant(node, params, params.grid, scratch=scratch, numbers=numbers, reason=reason)
+        name = f"{op.mnemonic()}{'.combine' * isinstance(params, CombineAttentionParams)}"
+        return scope.call(node, scope.symbol(q), [variant], _access(node, op, params, scope), name)
 
-    def call(launch: AttentionLaunch) -> Call:
-        scratch = {SCRATCH: launch.scratch} if launch.scratch else {}
-        reason = "; ".join(forms.reasons)
-        variant = scope.variant(launch.params, launch.grid, launch.arguments, None, scratch, reason)
-        combines = isinstance(launch.params, CombineAttentionParams)
-        name = f"{node.op.mnemonic()}{'.combine' * combines}"
-        return scope.call(node, scope.symbol(q), [variant], access(launch), name)
-
-    return [call(launch) for launch in (forms.decode if decode else forms.mixed)]
+    return [call(params) for params in (forms.decode if decode else forms.mixed)]
 
 
-def _part(span: Span, part: str) -> Span:
-    return replace(span, part=part)
+def _access(node: Node, op: PagedAttention, params: AttentionParams, scope: Scope) -> Access:
+    partial = (scratch_span(SPLITS_SCRATCH),)
+    attended = (*scope.spans(node.inputs), slot_span(op.slot))
+
+    def out(part: str) -> tuple[Span, ...]:
+        return tuple(replace(span, part=part) for span in scope.spans(node.outputs))
+
+    match params:
+        case PrefillAttentionParams():
+            return Access(attended, out(CHUNKS))
+        case DecodeAttentionParams():
+            return Access(attended, partial)
+        case CombineAttentionParams():
+            return Access(partial, out(SINGLES))

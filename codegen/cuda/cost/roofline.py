@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from llmc.codegen.cuda.attention.cost import LOOP_LOADS, attention_work, rates_of, workspace_bytes
-from llmc.codegen.cuda.attention.forms import OPERANDS, AttentionLaunch, attention_forms
+from llmc.codegen.cuda.attention.forms import attention_forms
+from llmc.codegen.cuda.attention.params import AttentionParams
 from llmc.codegen.cuda.cost.launches import BlockWork, LaunchWork, launch_seconds, resident
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.linear.cost import cost
@@ -30,7 +31,6 @@ from llmc.ir.graph import Graph, IRError, Node
 from llmc.ir.ops.attention import PagedAttention
 from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
 from llmc.ir.types import TensorType
-from llmc.runtime.cuda.plan import Argument
 
 
 @dataclass(frozen=True)
@@ -78,20 +78,19 @@ class Launched:
         return _gap(self.gpu) + ramp + launch_seconds(work, resident(p, self.gpu), self.gpu)
 
     def _attention(self, node: Node, op: PagedAttention, work: Work, step: Step) -> Estimate | None:
-        matrix, launches = matrix_rate(work.matrix_unit, self.gpu), self._forms.get(node)
-        if matrix is None or launches is None:
+        matrix, kernels = matrix_rate(work.matrix_unit, self.gpu), self._forms.get(node)
+        if matrix is None or kernels is None:
             return None
-        rates, layer = rates_of(matrix, self.vector, self.gpu), launches[0].params.layer
+        rates, layer = rates_of(matrix, self.vector, self.gpu), kernels[0].layer
         seconds, notes = 0.0, []
-        for launch in launches:
-            p = launch.params
+        for p in kernels:
             each = attention_work(p, op.mask, step, self.gpu, rates, work.activations)
             seconds += self._launch(each, p)
             if each.blocks:
                 notes.append(f"{p.template.removeprefix('attention_')} {plural(each.blocks)}")
         if step.new == 1:
             notes.append(f"{workspace_bytes(layer, op.mask, step)} B between them")
-        return Estimate(seconds, len(launches), ", ".join(notes))
+        return Estimate(seconds, len(kernels), ", ".join(notes))
 
     def _by_row(self, node: Node, work: Work, step: Step) -> Estimate | None:
         """A block for each row. Of its bytes those cross the memory bus that the floor counts; L2 has the others."""
@@ -114,8 +113,8 @@ class Launched:
         return self.gpu.peaks.f32
 
     @cached_property
-    def _forms(self) -> dict[Node, tuple[AttentionLaunch, ...]]:
-        """The launches of each attention that has kernels. In a decode step all sequences are single tokens."""
+    def _forms(self) -> dict[Node, tuple[AttentionParams, ...]]:
+        """The kernels of each attention that has kernels. In a decode step all sequences are single tokens."""
         cached = slots(self.graph)
         found = {}
         for node in self.graph.nodes:
@@ -126,10 +125,9 @@ class Launched:
                     continue
         return found
 
-    def _forms_of(self, node: Node, op: PagedAttention, cached: Slot) -> tuple[AttentionLaunch, ...]:
+    def _forms_of(self, node: Node, op: PagedAttention, cached: Slot) -> tuple[AttentionParams, ...]:
         slot = CudaKvSlot(cached.kv_heads, cached.head_dim, cached.value_dim, cached.dtype, 0)
-        operands = {name: Argument("buffer", name) for name in OPERANDS}
-        forms = attention_forms(op, node.inputs[1].tensor, slot, 0, slot.num_bytes, self.gpu, operands)
+        forms = attention_forms(op, node.inputs[1].tensor, slot, self.gpu)
         return forms.decode if self.graph.name == "decode" else forms.mixed
 
     @cached_property

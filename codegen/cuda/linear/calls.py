@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import llmc.runtime.cuda.plan as plan
-from llmc.codegen.cuda.linear.params import SWIZZLE, Argument, ArgumentKind, CountedBy, LinearParams
+from llmc.codegen.cuda.linear.params import COUNTERS, PARTIALS, CountedBy, LinearParams
 from llmc.codegen.cuda.linear.variants import variants
 from llmc.codegen.cuda.plan.edges import Access
-from llmc.codegen.cuda.plan.launches import COUNTS, Call, Scope, scratch_span
+from llmc.codegen.cuda.plan.launches import Call, Scope, scratch_span
 from llmc.ir.graph import Node
 from llmc.ir.ops.kernel import PackedLinear
-
-PARTIALS, COUNTERS = "linear_partials", "linear_counters"
 
 
 def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
     """IRError when the epilogue has no CUDA code."""
-    x, w, *extras = node.inputs
-    _, k = w.tensor.static_shape()
+    _, k = node.inputs[1].tensor.static_shape()
     rows = scope.symbol(node.output)
     counted = CountedBy.ROWS if rows == "R" else CountedBy.TOKENS
     found = variants(op, node.output.tensor.static_row_width(), k, scope.target, counted)
@@ -24,27 +21,6 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
     found = found[: len(smaller) + 1]  # no step is larger than what the first of the others serves
     splits = any(v.params.is_split for v in found)
     spans = (scratch_span(PARTIALS), scratch_span(COUNTERS)) if splits else ()
-
-    def argument(a: Argument, params: LinearParams) -> plan.Argument:
-        match a.kind:
-            case ArgumentKind.X | ArgumentKind.WEIGHT:
-                value, height = (x, None) if a.kind is ArgumentKind.X else (w, params.shape.weight_rows)
-                box = None
-                if a.box is not None:
-                    dtype = params.shape.dtype.value
-                    box = plan.Box(dtype, height, params.shape.k, params.row_bytes, *a.box, SWIZZLE)
-                return scope.argument(value, box)
-            case ArgumentKind.COUNTS:
-                return COUNTS
-            case ArgumentKind.EXTRA:
-                assert a.extra is not None
-                return scope.argument(extras[a.extra])
-            case ArgumentKind.OUT:
-                return scope.argument(node.output)
-            case ArgumentKind.WORKSPACE:
-                return plan.Argument("scratch", PARTIALS)
-            case ArgumentKind.COUNTERS:
-                return plan.Argument("scratch", COUNTERS)
 
     def kernel(params: LinearParams, up_to: int | None, why: str) -> plan.Variant:
         tiles = (plan.Factor(rows, params.tile.tokens),)
@@ -56,8 +32,7 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
                 PARTIALS: plan.Extent(params.workspace_bytes(1), tiles),
                 COUNTERS: plan.Extent(4 * params.num_counters(1), tiles),
             }
-        arguments = tuple(argument(a, params) for a in params.arguments)
-        return scope.variant(params, grid, arguments, up_to, scratch, why)
+        return scope.variant(node, params, grid, up_to=up_to, scratch=scratch, reason=why)
 
     access = Access(scope.spans(node.inputs), (*scope.spans(node.outputs), *spans))
     return scope.call(node, rows, tuple(kernel(v.params, v.up_to, v.why) for v in found), access)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llmc.codegen.buffers import PlacedValues, row_symbol
+from llmc.codegen.cuda.arguments import (
+    Input,
+    KernelArgument,
+    Number,
+    Output,
+    Part,
+    Result,
+    Scratch,
+    Slot,
+    StepArray,
+    Whole,
+)
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
 from llmc.codegen.cuda.plan.edges import Access, Span
 from llmc.codegen.cuda.target.gpus import Gpu
+from llmc.codegen.kv_groups import KvGroups, Place, slots_of
 from llmc.ir.graph import IRError, Node, Value
 from llmc.ir.types import TensorType
+from llmc.runtime.cuda import plan
 from llmc.runtime.cuda.plan import Argument, Box, Extent, Launch, Sizes, Variant
 
 UNBOUNDED = 1 << 30  # rows of the last variant of a launch
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid (CUDA Programming Guide, compute capabilities)
-COUNTS = Argument("input", "counts")
 
 
 @dataclass(frozen=True)
@@ -67,14 +80,21 @@ class Kernels:
             self.params[symbol] = params
         return symbol
 
+    def scratch(self, symbols: Iterable[str]) -> tuple[plan.Scratch, ...]:
+        """All that these kernels take, as a plan has it."""
+        operands = (argument.operand for symbol in symbols for argument in self.params[symbol].arguments)
+        found = dict.fromkeys(operand for operand in operands if isinstance(operand, Scratch))
+        return tuple(plan.Scratch(memory.name, memory.zeroed) for memory in found)
+
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a node's values are, and what it is compiled for. `most`: the largest value of T and of R."""
+    """Where values and caches are, and what is compiled for. `most`: the largest value of T and of R."""
 
     target: Gpu
     values: PlacedValues
     weights: Mapping[Value, str]
+    kv: KvGroups
     most: Mapping[str, int]
     kernels: Kernels
 
@@ -82,12 +102,41 @@ class Scope:
         """What counts the rows of a value: T, or R where they are the sampled ones."""
         return row_symbol(value.tensor)
 
-    def argument(self, value: Value, box: Box | None = None) -> Argument:
-        """The address of a value, or a tensor map over it."""
+    def argument(self, node: Node, argument: KernelArgument, numbers: Mapping[str, float]) -> Argument:
+        """What the plan passes for one of a kernel's arguments. `numbers`: those that the node's op decides."""
+        match argument.operand:
+            case Input(index):
+                return self._address(node.inputs[index], argument.box)
+            case Output(index):
+                return self._address(node.outputs[index], argument.box)
+            case StepArray(name):
+                return Argument("input", name)
+            case Result(name):
+                return Argument("output", name)
+            case Scratch(name):
+                return Argument("scratch", name)
+            case Slot(part, index):
+                return self._of_slot(part, self.kv.places[slots_of(node.op)[index]])
+            case Whole(extent):
+                return Argument("extent", extent=extent)
+            case Number(name):
+                return Argument("f32", value=numbers[name])
+
+    def _address(self, value: Value, box: Box | None) -> Argument:
         if value in self.weights:
             return Argument("weight", self.weights[value], box=box)
-        name = self.values.names[value]
-        return Argument("buffer" if name in self.values.memory.placements else "input", name, box=box)
+        return Argument("input" if self.is_step_array(value) else "buffer", self.values.names[value], box=box)
+
+    def _of_slot(self, part: Part, place: Place) -> Argument:
+        match part:
+            case Part.POOL:
+                return Argument("kv", str(place.group))
+            case Part.BLOCK_BYTES:
+                return Argument("i64", value=self.kv.groups[place.group].block_bytes)
+            case Part.OFFSET:
+                return Argument("i64", value=place.offset)
+            case Part.TABLES:
+                return Argument("input", f"tables.{place.group}")
 
     def is_step_array(self, value: Value) -> bool:
         """Is it an array of the step, whose rows stand without gaps?"""
@@ -114,27 +163,29 @@ class Scope:
 
     def variant(
         self,
+        node: Node,
         params: KernelParams,
         grid: Sequence[Extent],
-        arguments: Sequence[Argument],
+        *,
         up_to: int | None = None,
-        scratch: Mapping[str, Extent] | None = None,
+        scratch: Mapping[Scratch, Extent] | None = None,
+        numbers: Mapping[str, float] | None = None,
         reason: str | None = None,
     ) -> Variant:
-        symbol = self.kernels.add(params, reason)
+        """A kernel for a node, in buckets of up to `up_to` rows (None: of any)."""
         return Variant(
             UNBOUNDED if up_to is None else up_to,
-            symbol,
+            self.kernels.add(params, reason),
             tuple(grid),
             params.threads,
             params.smem_bytes,
-            tuple(arguments),
-            scratch or {},
+            tuple(self.argument(node, argument, numbers or {}) for argument in params.arguments),
+            {memory.name: extent for memory, extent in (scratch or {}).items()},
         )
 
 
-def scratch_span(name: str) -> Span:
-    return Span(f"scratch {name}")
+def scratch_span(memory: Scratch) -> Span:
+    return Span(f"scratch {memory.name}")
 
 
 def slot_span(slot: int) -> Span:

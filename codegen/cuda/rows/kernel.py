@@ -8,7 +8,6 @@ length anyway. More rows to a block would make the order of sums, or what a bloc
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from math import prod
 from typing import ClassVar
 
 from llmc.codegen.buffers import row_symbol
+from llmc.codegen.cuda.arguments import Input, KernelArgument, Output, Part, Slot, counts
 from llmc.codegen.cuda.expression import expression
 from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.plan.formats import row_bytes
@@ -37,37 +37,6 @@ from llmc.ir.types import CacheType, DType, Panels, TensorType
 _COUNTERS = {"T": "tokens", "R": "rows"}
 
 
-class ArgumentKind(enum.Enum):
-    """What a driver passes. `index` of the argument: of the body's inputs or outputs, or of its cache writes."""
-
-    INPUT = "input"  # the first row of the input, or the weight
-    OUTPUT = "output"  # the first row of the output
-    KV_POOL = "kv_pool"  # unsigned char*, the first block of the pool that the written slot lies in
-    KV_BLOCK_BYTES = "kv_block_bytes"  # long long, from block to block of that pool
-    KV_OFFSET = "kv_offset"  # long long, of the written slot inside a block
-    BLOCK_TABLES = "block_tables"  # const int*, [seqs, counts->table_stride] blocks of that pool
-    COUNTS = "counts"  # const Counts*
-
-
-@dataclass(frozen=True)
-class Argument:
-    """One parameter of the kernel. `type`: of the tensor, as text, for readers."""
-
-    name: str
-    cpp_type: str
-    kind: ArgumentKind
-    index: int = 0
-    type: str = ""
-
-    @property
-    def declared(self) -> str:
-        return f"{self.cpp_type} {self.name}"
-
-    @property
-    def described(self) -> str:
-        return f"{self.name} {self.type}".strip()
-
-
 @dataclass(frozen=True)
 class RowsParams:
     """A generated kernel. Equal bodies of different layers, which read other weights, are equal.
@@ -78,7 +47,7 @@ class RowsParams:
 
     name: str
     counter: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[KernelArgument, ...]
     text: tuple[str, ...]
     threads: int
     smem_bytes: int
@@ -128,7 +97,7 @@ class _Writer:
         self.body = expand(body)
         self.users = self.body.users()
         self.memory: dict[Value, Memory] = {}
-        self.arguments: list[Argument] = []
+        self.arguments: list[KernelArgument] = []
         self.lines: list[str] = []
 
     def write(self) -> RowsParams:
@@ -143,7 +112,7 @@ class _Writer:
         self.gathers()
         outputs = self.outputs()
         sinks = [*outputs, *self.cache_writes()]
-        self.arguments.append(Argument("counts", "const Counts*", ArgumentKind.COUNTS))
+        self.arguments.append(counts())
         plan = plan_loops(self.body, self.memory, sinks)
         threads = max((loop.domain.lanes for loop in plan.loops), default=32)
         smem_bytes = self.shared(plan)
@@ -188,7 +157,7 @@ class _Writer:
             if type_.dtype not in _STORED_INPUTS or (type_.layout is not None and not self.is_table(value)):
                 raise IRError(f"rows kernel: no code reads %{value.name} of {type_}")
             cpp = stored_type(type_.dtype)
-            self.arguments.append(Argument(name, f"const {cpp}*", ArgumentKind.INPUT, index, str(type_)))
+            self.arguments.append(KernelArgument(name, f"const {cpp}*", Input(index), str(type_)))
             if not is_rowed(type_):
                 self.memory[value] = Memory(name, type_.dtype, Space.GLOBAL, prod(row_shape(type_)))
                 continue
@@ -258,7 +227,7 @@ class _Writer:
             if type_.dtype not in _STORED_INPUTS or type_.layout is not None or not is_rowed(type_):
                 raise IRError(f"rows kernel: no code writes %{value.name} of {type_}")
             cpp = stored_type(type_.dtype)
-            self.arguments.append(Argument(f"out_{index}", f"{cpp}*", ArgumentKind.OUTPUT, index, str(type_)))
+            self.arguments.append(KernelArgument(f"out_{index}", f"{cpp}*", Output(index), str(type_)))
             self.lines.append(f"{cpp}* out_{index}_row = row_of(out_{index}, row, {row_bytes(type_)});")
             shape = row_shape(type_)
             memory = Memory(f"out_{index}_row", type_.dtype, Space.GLOBAL, prod(shape))
@@ -282,10 +251,10 @@ class _Writer:
         except ValueError as error:
             raise IRError(f"kv_write at {node.loc or 'no module'}: {error}") from None
         self.arguments += [
-            Argument(f"pool_{number}", "unsigned char*", ArgumentKind.KV_POOL, number),
-            Argument(f"block_bytes_{number}", "long long", ArgumentKind.KV_BLOCK_BYTES, number),
-            Argument(f"offset_{number}", "long long", ArgumentKind.KV_OFFSET, number),
-            Argument(f"tables_{number}", "const int*", ArgumentKind.BLOCK_TABLES, number, "i32[S, table_stride]"),
+            KernelArgument(f"pool_{number}", "unsigned char*", Slot(Part.POOL, number)),
+            KernelArgument(f"block_bytes_{number}", "long long", Slot(Part.BLOCK_BYTES, number)),
+            KernelArgument(f"offset_{number}", "long long", Slot(Part.OFFSET, number)),
+            KernelArgument(f"tables_{number}", "const int*", Slot(Part.TABLES, number), "i32[S, table_stride]"),
         ]
         place, position = f"place_{number}", f"position_{number}"
         self.lines += [

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from llmc.codegen.cuda.arguments import Input, KernelArgument, Result, Scratch, StepArray, counts
 from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.target.capabilities import CudaTarget
 
 MAX_VOCAB = 1 << 18
 MAX_LOGPROBS = 20  # width of the rows of alternatives (kMaxLogprobs)
+EDITED = Scratch("edited_logits")  # rows with penalties and biases, R of row_floats f32
 _BINS_BYTES = 2 * 256 * 4
 
 
@@ -23,21 +25,6 @@ class SampleParams:
     threads: int = 512
     listed: int = 4096
     template: ClassVar[str] = "sample"
-
-    # The launch's arguments in order: kind in a plan, and what they are (runtime/cuda/plan.py).
-    ARGUMENTS: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("input", "sampling"),
-        ("buffer", "logits"),
-        ("input", "counts"),
-        ("input", "history"),
-        ("input", "bias_ids"),
-        ("input", "bias"),
-        ("scratch", "edited_logits"),  # R rows of row_floats f32, not zeroed
-        ("output", "tokens"),
-        ("output", "logprob"),
-        ("output", "top_ids"),
-        ("output", "top_logprobs"),
-    )
 
     def __post_init__(self) -> None:
         check(
@@ -55,6 +42,23 @@ class SampleParams:
     def row_floats(self) -> int:
         """Floats from one row of logits to the next (formats.row_bytes of f32[R, vocab])."""
         return -(-self.vocab // 4) * 4
+
+    @property
+    def arguments(self) -> tuple[KernelArgument, ...]:
+        rows, top = f"f32[R,{self.row_floats}]", f"[R,{MAX_LOGPROBS}]"
+        return (
+            KernelArgument("sampling", "const SampleRow*", StepArray("sampling"), "SampleRow[R]"),
+            KernelArgument("logits", "const float*", Input(0), rows),
+            counts("Counts[1]"),
+            KernelArgument("history", "const int*", StepArray("history"), "i32[any]"),
+            KernelArgument("bias_ids", "const int*", StepArray("bias_ids"), "i32[any]"),
+            KernelArgument("bias", "const float*", StepArray("bias"), "f32[any]"),
+            KernelArgument("edited", "float*", EDITED, f"{rows} scratch"),
+            KernelArgument("tokens", "int*", Result("tokens"), "i32[R]"),
+            KernelArgument("logprob", "float*", Result("logprob"), "f32[R]"),
+            KernelArgument("top_ids", "int*", Result("top_ids"), f"i32{top}"),
+            KernelArgument("top_logprobs", "float*", Result("top_logprobs"), f"f32{top}"),
+        )
 
     @property
     def label(self) -> str:
