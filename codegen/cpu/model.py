@@ -12,13 +12,13 @@ import jinja2
 from llmc.codegen.buffers import row_symbol
 from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
 from llmc.codegen.cpu.expression import literal
-from llmc.codegen.cpu.formats import operand_format, row_bytes
+from llmc.codegen.cpu.formats import operand_format
 from llmc.codegen.cpu.kv import kv_arguments, slot_bytes
+from llmc.codegen.cpu.plan import CpuLaunch, CpuPlan, make_plan
 from llmc.codegen.cpu.rows_arguments import Parameter
 from llmc.codegen.cpu.rows_kernel import RowsKernel, write_rows
 from llmc.codegen.kv_groups import KvGroups, Place, cache_slots, group_slots
 from llmc.codegen.memory import RowKind
-from llmc.codegen.plan import Launch, Plan, make_plan
 from llmc.codegen.weights import PlacedWeight
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import PagedAttention
@@ -28,10 +28,6 @@ from llmc.ir.types import TensorType
 
 MAX_HEAD_DIM = 1024  # templates/cpu/attention_split.h
 _INPUTS = {"ids": "s.in.token_ids", "positions": "s.in.positions", "rows": "s.in.rows", "seqs": "s.engine.seqs"}
-_REGION = {
-    "prefill": {"T": RowKind.TOKEN, "R": RowKind.SAMPLED},
-    "decode": {"T": RowKind.SAMPLED},
-}
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Model:
     """Generated sources by file name, plans by entry, and what the manifest says of memory."""
 
     sources: dict[str, str]
-    plans: dict[str, Plan]
+    plans: dict[str, CpuPlan]
     kv: KvGroups
     arena_per_token: int
     arena_per_row: int
@@ -68,8 +64,8 @@ def render(
         writer = _Entry(graph, weights, kv.places, source)
         plans[graph.name] = writer.plan
         rendered.append({"name": graph.name, "launches": writer.launches()})
-    per_token = max(p.arena.bytes_per_token for p in plans.values())
-    per_row = max(p.arena.bytes_per_row for p in plans.values())
+    per_token = max(p.values.arena.bytes_per_token for p in plans.values())
+    per_row = max(p.values.arena.bytes_per_row for p in plans.values())
     constants = {
         "kv_groups": kv.groups,
         "per_token": per_token,
@@ -127,16 +123,8 @@ class _Entry:
     ) -> None:
         self.graph, self.places, self.source = graph, places, source
         self.weights = {n.output: weights[n.op.expr] for n in graph.nodes if isinstance(n.op, Weight)}
-        sizes = {
-            v: row_bytes(v.type)
-            for n in graph.nodes
-            if not isinstance(n.op, Weight)
-            for v in n.outputs
-            if isinstance(v.type, TensorType)
-        }
-        names = {v: w.name for v, w in self.weights.items()}
-        self.plan = make_plan(graph, sizes, names, _REGION[graph.name])
-        self.buffers = {b.name: b for b in self.plan.buffers}
+        self.plan = make_plan(graph, {v: w.name for v, w in self.weights.items()})
+        self.buffers = {b.name: b for b in self.plan.values.buffers}
 
     def launches(self) -> list[dict[str, object]]:
         return [
@@ -161,7 +149,7 @@ class _Entry:
         """The address of a value's first row, as C++."""
         if value in self.weights:
             return f"s.weight<{cpp}>({self.weights[value].offset})"
-        name = self.plan.names[value]
+        name = self.plan.values.names[value]
         if name in _INPUTS:
             return _INPUTS[name]
         buffer = self.buffers[name]
@@ -230,7 +218,7 @@ def _symbol(stem: str, text: str) -> str:
     return f"{stem}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _comment(node: Node, launch: Launch) -> str:
+def _comment(node: Node, launch: CpuLaunch) -> str:
     types = ", ".join(str(v.type) for v in node.outputs)
     return f"{launch.op} {node.loc} -> {types}".replace("\n", " ")
 

@@ -16,7 +16,6 @@ from llmc.codegen.cuda.cost.roofline import Estimate, Launched, machine
 from llmc.codegen.cuda.plan.storage import CudaStorage
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.codegen.cuda.target.gpus import Gpu
-from llmc.codegen.memory import RowKind
 from llmc.codegen.roofline import Machine, floor, memory_bytes
 from llmc.codegen.work import Costing, Step, Storage, Work, kernels, slots, weight_bytes
 from llmc.compiler.roofline.subject import Entries, Lowering
@@ -27,7 +26,6 @@ from llmc.ir.ops.constant import Weight
 from llmc.ir.ops.kernel import PackedLinear, Rows, Sample, WeightLayout
 from llmc.ir.ops.pointwise import Cast
 from llmc.ir.ops.shape import Expand, Permute, Slice, View
-from llmc.ir.types import TensorType
 
 BLOCK_TOKENS = 32  # of the KV cache
 CHUNK = 2048  # most tokens of a prefill step
@@ -204,9 +202,7 @@ class _Memory:
 
 def _arena(graph: Graph, storage: Storage) -> tuple[int, int]:
     """Bytes per token and per sampled row; decode samples every row."""
-    region = {"T": RowKind.TOKEN if graph.name == "prefill" else RowKind.SAMPLED, "R": RowKind.SAMPLED}
-    written = (v for n in kernels(graph) for v in n.outputs if isinstance(v.type, TensorType))
-    memory = place_values(graph, {v: storage.row_bytes(v.tensor) for v in written}, region).memory
+    memory = place_values(graph, storage.row_bytes).memory
     return memory.per_token, memory.per_row
 
 

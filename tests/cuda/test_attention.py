@@ -12,7 +12,7 @@ from attention_cases import SOFTCAP, OnDevice, Step, compare_step
 from attention_shapes import LAYERS
 from harness import Lab
 
-from llmc.codegen.cuda.arguments import Number
+from llmc.codegen.cuda.arguments import Number, Whole
 from llmc.codegen.cuda.attention.forms import attention_forms, numbers_of
 from llmc.codegen.cuda.attention.layer import SPLITS_SCRATCH, Layer
 from llmc.codegen.cuda.attention.params import PrefillAttentionParams
@@ -144,7 +144,9 @@ def test_forms_of_an_op_compute_it(fast: Lab, name: str, form: str) -> None:
     with fast.case(THREE_SCHEDULES[0]):
         on_device = OnDevice.put(fast, step, rng)
         on_device.operands |= {Number(n): value for n, value in numbers_of(op).items()}
-        on_device.operands[SPLITS_SCRATCH] = fast.empty((layer.scratch.at(step.sizes) // 4,), np.float32)
+        chosen = forms.decode[0].layer  # its splits may be others than those of `layer`
+        on_device.operands[SPLITS_SCRATCH] = fast.empty((chosen.scratch.at(step.sizes) // 4,), np.float32)
+        on_device.operands[Whole(chosen.seen_splits)] = chosen.seen_splits.at(step.sizes)
         out = on_device.result(fast, result)
         for params in {"prefill": forms.prefill, "decode": forms.decode, "mixed": forms.mixed}[form]:
             on_device.launch(fast, params)

@@ -12,9 +12,9 @@ from llmc.codegen.cuda.attention.params import (
     DecodeAttentionParams,
     PrefillAttentionParams,
 )
-from llmc.codegen.cuda.plan.edges import Access, Span
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
-from llmc.codegen.cuda.plan.launches import Call, Scope, scratch_span, slot_span
+from llmc.codegen.cuda.plan.launches import Call, Scope
+from llmc.codegen.hazards import Access, Span, scratch_span
 from llmc.ir.graph import Node
 from llmc.ir.ops.attention import PagedAttention
 
@@ -35,22 +35,21 @@ def attention_calls(node: Node, op: PagedAttention, scope: Scope, decode: bool) 
         scratch = {} if isinstance(params, PrefillAttentionParams) else {SPLITS_SCRATCH: params.layer.scratch}
         variant = scope.variant(node, params, params.grid, scratch=scratch, numbers=numbers, reason=reason)
         name = f"{op.mnemonic()}{'.combine' * isinstance(params, CombineAttentionParams)}"
-        return scope.call(node, scope.symbol(q), [variant], _access(node, op, params, scope), name)
+        return scope.call(node, scope.symbol(q), [variant], _access(node, params, scope), name)
 
     return [call(params) for params in (forms.decode if decode else forms.mixed)]
 
 
-def _access(node: Node, op: PagedAttention, params: AttentionParams, scope: Scope) -> Access:
-    partial = (scratch_span(SPLITS_SCRATCH),)
-    attended = (*scope.spans(node.inputs), slot_span(op.slot))
+def _access(node: Node, params: AttentionParams, scope: Scope) -> Access:
+    whole, partial = scope.values.access(node), (scratch_span(SPLITS_SCRATCH.name),)
 
     def out(part: str) -> tuple[Span, ...]:
-        return tuple(replace(span, part=part) for span in scope.spans(node.outputs))
+        return tuple(replace(span, part=part) for span in whole.writes)
 
     match params:
         case PrefillAttentionParams():
-            return Access(attended, out(CHUNKS))
+            return Access(whole.reads, out(CHUNKS))
         case DecodeAttentionParams():
-            return Access(attended, partial)
+            return Access(whole.reads, partial)
         case CombineAttentionParams():
             return Access(partial, out(SINGLES))

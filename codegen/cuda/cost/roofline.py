@@ -18,7 +18,7 @@ from llmc.codegen.cuda.attention.params import AttentionParams
 from llmc.codegen.cuda.cost.launches import BlockWork, LaunchWork, launch_seconds, resident
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.linear.cost import cost
-from llmc.codegen.cuda.linear.variants import Variant, variants
+from llmc.codegen.cuda.linear.variants import LinearVariant, variants
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
 from llmc.codegen.cuda.rows.kernel import RowsParams, write_rows
 from llmc.codegen.cuda.sample.params import SampleParams
@@ -167,7 +167,7 @@ def _linear(node: Node, op: PackedLinear, step: Step, gpu: Gpu) -> Estimate | No
 
 
 @cache
-def _variants(op: PackedLinear, n: int, k: int, gpu: Gpu) -> list[Variant]:
+def _variants(op: PackedLinear, n: int, k: int, gpu: Gpu) -> list[LinearVariant]:
     return variants(op, n, k, gpu)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import llmc.runtime.cuda.plan as plan
 from llmc.codegen.cuda.linear.params import COUNTERS, PARTIALS, CountedBy, LinearParams
 from llmc.codegen.cuda.linear.variants import variants
-from llmc.codegen.cuda.plan.edges import Access
-from llmc.codegen.cuda.plan.launches import Call, Scope, scratch_span
+from llmc.codegen.cuda.plan.launches import Call, Scope
+from llmc.codegen.hazards import scratch_span
 from llmc.ir.graph import Node
 from llmc.ir.ops.kernel import PackedLinear
 
@@ -20,7 +20,7 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
     smaller = [v for v in found if v.up_to is not None and v.up_to < scope.most[rows]]
     found = found[: len(smaller) + 1]  # no step is larger than what the first of the others serves
     splits = any(v.params.is_split for v in found)
-    spans = (scratch_span(PARTIALS), scratch_span(COUNTERS)) if splits else ()
+    spans = [scratch_span(s.name) for s in (PARTIALS, COUNTERS)] if splits else []
 
     def kernel(params: LinearParams, up_to: int | None, why: str) -> plan.Variant:
         tiles = (plan.Factor(rows, params.tile.tokens),)
@@ -34,5 +34,5 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
             }
         return scope.variant(node, params, grid, up_to=up_to, scratch=scratch, reason=why)
 
-    access = Access(scope.spans(node.inputs), (*scope.spans(node.outputs), *spans))
-    return scope.call(node, rows, tuple(kernel(v.params, v.up_to, v.why) for v in found), access)
+    touches = scope.values.access(node, spans)
+    return scope.call(node, rows, [kernel(v.params, v.up_to, v.why) for v in found], touches)

@@ -47,7 +47,7 @@ _WARPS = {
 
 
 @dataclass(frozen=True)
-class Variant:
+class LinearVariant:
     """The kernel for launches of at most `up_to` rows (None: any number), and why it and not another."""
 
     up_to: int | None
@@ -55,7 +55,9 @@ class Variant:
     why: str
 
 
-def variants(op: PackedLinear, n: int, k: int, target: Gpu, counted: CountedBy = CountedBy.TOKENS) -> list[Variant]:
+def variants(
+    op: PackedLinear, n: int, k: int, target: Gpu, counted: CountedBy = CountedBy.TOKENS
+) -> list[LinearVariant]:
     """For a linear with n output columns (a gated one computes 2 n sums), one variant for each bucket, smallest first;
     neighbouring buckets with the same kernel are one. IRError for schemes and epilogues that no CUDA kernel has."""
     if op.scheme not in _DTYPES:
@@ -65,7 +67,7 @@ def variants(op: PackedLinear, n: int, k: int, target: Gpu, counted: CountedBy =
         raise IRError(f"a linear with {n} columns has an epilogue of {epilogue.width}")
     slice_k = choose_slice(n, k, op.gated, target)
     shape = LinearShape(_DTYPES[op.scheme], n, k, slice_k, op.gated)
-    found: list[Variant] = []
+    found: list[LinearVariant] = []
     for up_to in BUCKETS:
         variant = _best(shape, epilogue, counted, up_to, target)
         if found and found[-1].params == variant.params:
@@ -98,7 +100,9 @@ def choose_slice(n: int, k: int, gated: bool, target: Gpu) -> int:
     return best[1]
 
 
-def _best(shape: LinearShape, epilogue: LinearEpilogue, counted: CountedBy, up_to: int | None, target: Gpu) -> Variant:
+def _best(
+    shape: LinearShape, epilogue: LinearEpilogue, counted: CountedBy, up_to: int | None, target: Gpu
+) -> LinearVariant:
     tokens = up_to or MANY_TOKENS
     ranked = sorted(
         ((cost(p, tokens, target), p) for p in _usable(shape, epilogue, counted, up_to, target)),
@@ -106,7 +110,9 @@ def _best(shape: LinearShape, epilogue: LinearEpilogue, counted: CountedBy, up_t
     )
     chosen, params = ranked[0]
     others = "; ".join(f"{_name(p)} {c}" for c, p in ranked[1:3])
-    return Variant(up_to, params, f"{tokens} tokens, predicted: {_name(params)} {chosen}; then {others or 'nothing'}")
+    return LinearVariant(
+        up_to, params, f"{tokens} tokens, predicted: {_name(params)} {chosen}; then {others or 'nothing'}"
+    )
 
 
 def _name(p: LinearParams) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import llmc.runtime.cuda.plan as plan
 from llmc.codegen.buffers import PlacedValues, row_symbol
 from llmc.codegen.cuda.arguments import (
     Input,
@@ -19,12 +20,10 @@ from llmc.codegen.cuda.arguments import (
     Whole,
 )
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
-from llmc.codegen.cuda.plan.edges import Access, Span
 from llmc.codegen.cuda.target.gpus import Gpu
+from llmc.codegen.hazards import Access
 from llmc.codegen.kv_groups import KvGroups, Place, slots_of
 from llmc.ir.graph import IRError, Node, Value
-from llmc.ir.types import TensorType
-from llmc.runtime.cuda import plan
 from llmc.runtime.cuda.plan import Argument, Box, Extent, Launch, Sizes, Variant
 
 UNBOUNDED = 1 << 30  # rows of the last variant of a launch
@@ -33,36 +32,28 @@ MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid (CUDA Programming Guide, co
 
 @dataclass(frozen=True)
 class Call:
-    """One launch before its edges are known. `touches`: its memory."""
+    """One launch before its edges are known, and the memory it touches."""
 
-    op: str
-    loc: str
-    reads: tuple[str, ...]
-    weights: tuple[str, ...]
-    writes: tuple[str, ...]
-    rows: str
-    variants: tuple[Variant, ...]
+    launch: Launch
     touches: Access
-
-    def launch(self, after: tuple[int, ...]) -> Launch:
-        return Launch(self.op, self.loc, self.reads, self.weights, self.writes, after, self.rows, self.variants)
 
 
 def refuse_grid(call: Call, most: Sizes) -> None:
     """IRError for a launch that would have more blocks than CUDA takes, in a step of these sizes."""
-    for variant in call.variants:
+    launch = call.launch
+    for variant in launch.variants:
         grid = [extent.at(most) for extent in variant.grid]
         for axis, blocks, limit in zip("xyz", grid, MOST_BLOCKS, strict=False):
             if blocks > limit:
                 raise IRError(
-                    f"{call.op} at {call.loc}: {blocks} blocks along {axis} of its grid, CUDA takes {limit}: "
+                    f"{launch.op} at {launch.loc}: {blocks} blocks along {axis} of its grid, CUDA takes {limit}: "
                     f"too long a context or window (--max-seq-len is {most.length}), "
                     f"or too large a step ({most.tokens} tokens)"
                 )
 
 
 @dataclass
-class Kernels:
+class ChosenKernels:
     """Kernels by symbol, with their sources; equal ones of different layers and entries are one. `reasons`: why each
     was chosen, where there was a choice."""
 
@@ -93,10 +84,9 @@ class Scope:
 
     target: Gpu
     values: PlacedValues
-    weights: Mapping[Value, str]
     kv: KvGroups
     most: Mapping[str, int]
-    kernels: Kernels
+    kernels: ChosenKernels
 
     def symbol(self, value: Value) -> str:
         """What counts the rows of a value: T, or R where they are the sampled ones."""
@@ -123,8 +113,8 @@ class Scope:
                 return Argument("f32", value=numbers[name])
 
     def _address(self, value: Value, box: Box | None) -> Argument:
-        if value in self.weights:
-            return Argument("weight", self.weights[value], box=box)
+        if value in self.values.weights:
+            return Argument("weight", self.values.weights[value], box=box)
         return Argument("input" if self.is_step_array(value) else "buffer", self.values.names[value], box=box)
 
     def _of_slot(self, part: Part, place: Place) -> Argument:
@@ -140,26 +130,11 @@ class Scope:
 
     def is_step_array(self, value: Value) -> bool:
         """Is it an array of the step, whose rows stand without gaps?"""
-        return value not in self.weights and self.values.names[value] not in self.values.memory.placements
-
-    def spans(self, values: Sequence[Value]) -> tuple[Span, ...]:
-        """The bytes of values in the arena: per row of their region, as all rows of one region are as many."""
-        names = [self.values.names.get(v, "") for v in values if isinstance(v.type, TensorType)]
-        placed = [self.values.memory.placements[n] for n in names if n in self.values.memory.placements]
-        return tuple(Span(p.life.rows.value, p.offset, p.end) for p in placed)
+        return value not in self.values.weights and self.values.names[value] not in self.values.memory.placements
 
     def call(self, node: Node, rows: str, variants: Sequence[Variant], touches: Access, op: str | None = None) -> Call:
-        """A launch that works on all of a node's values; `op` where the node has several launches."""
-        return Call(
-            op or node.op.mnemonic(),
-            node.loc,
-            tuple(self.values.names[v] for v in node.inputs if v in self.values.names),
-            tuple(self.weights[v] for v in node.inputs if v in self.weights),
-            tuple(self.values.names[v] for v in node.outputs),
-            rows,
-            tuple(variants),
-            touches,
-        )
+        """A launch of a node; `op` where the node has several. `rows`: the symbol that its variants' `up_to` bounds."""
+        return Call(Launch(**vars(self.values.planned(node, op)), rows=rows, variants=tuple(variants)), touches)
 
     def variant(
         self,
@@ -182,12 +157,3 @@ class Scope:
             tuple(self.argument(node, argument, numbers or {}) for argument in params.arguments),
             {memory.name: extent for memory, extent in (scratch or {}).items()},
         )
-
-
-def scratch_span(memory: Scratch) -> Span:
-    return Span(f"scratch {memory.name}")
-
-
-def slot_span(slot: int) -> Span:
-    """Keys and values of one attention layer, in all blocks."""
-    return Span("kv", slot, slot + 1)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from llmc.codegen.cuda.plan.edges import Access
-from llmc.codegen.cuda.plan.launches import Call, Scope, slot_span
+from llmc.codegen.cuda.plan.launches import Call, Scope
 from llmc.codegen.cuda.rows.kernel import write_rows
-from llmc.codegen.kv_groups import slots_of
 from llmc.ir.graph import Node
 from llmc.ir.ops.kernel import Rows
 from llmc.runtime.cuda.plan import Extent, Factor
@@ -17,5 +15,4 @@ def rows_call(node: Node, op: Rows, scope: Scope) -> Call:
     params = write_rows(op.body, packed)
     rows = {"tokens": "T", "rows": "R"}[params.counter]
     variant = scope.variant(node, params, [Extent(1, (Factor(rows, 1),))])
-    written = (*scope.spans(node.outputs), *map(slot_span, slots_of(op)))
-    return scope.call(node, rows, [variant], Access(scope.spans(node.inputs), written))
+    return scope.call(node, rows, [variant], scope.values.access(node))

@@ -25,7 +25,7 @@ from llmc.codegen.cuda.rows.expand import expand
 from llmc.codegen.cuda.rows.loops import LoopPlan, Sink, plan_loops
 from llmc.codegen.cuda.rows.terms import Load, Memory, Number, Space, Term, Terms, is_rowed, row_shape, visit
 from llmc.codegen.cuda.target.capabilities import CudaTarget
-from llmc.codegen.memory import Life, RowKind, plan_memory
+from llmc.codegen.memory import Life, RowKind, place_buffers
 from llmc.codegen.strided import Strided, dense
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import KvWrite
@@ -290,7 +290,7 @@ class _Writer:
         lives = [
             Life(m.name, RowKind.TOKEN, m.size * _SHARED_BYTES[m.dtype], *levels) for m, levels in plan.shared.items()
         ]
-        placed = plan_memory(lives)
+        placed = place_buffers(lives)
         self.lines.append("LLMC_SMEM(smem);")
         for memory in plan.shared:
             offset, cpp = placed.placements[memory.name].offset, stored_type(memory.dtype)

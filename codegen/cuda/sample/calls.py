@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llmc.codegen.cuda.plan.edges import Access
-from llmc.codegen.cuda.plan.launches import Call, Scope, scratch_span
+from llmc.codegen.cuda.plan.launches import Call, Scope
 from llmc.codegen.cuda.sample.params import EDITED, SampleParams
+from llmc.codegen.hazards import scratch_span
 from llmc.ir.graph import Node
 from llmc.ir.ops.kernel import Sample
 from llmc.runtime.cuda.plan import Extent, Factor
@@ -17,5 +17,4 @@ def sample_call(node: Node, op: Sample, scope: Scope) -> Call:
     rows = scope.symbol(logits)
     each = (Factor(rows, 1),)
     variant = scope.variant(node, params, [Extent(1, each)], scratch={EDITED: Extent(4 * params.row_floats, each)})
-    written = (*scope.spans(node.outputs), scratch_span(EDITED))
-    return scope.call(node, rows, [variant], Access(scope.spans(node.inputs), written))
+    return scope.call(node, rows, [variant], scope.values.access(node, [scratch_span(EDITED.name)]))
