@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from llmc.compiler.progress import Progress
 from llmc.compiler.sources.demo import fetch_demo
 
 SCHEMES = ("f32", "bf16", "int8")
@@ -51,14 +52,12 @@ def one(model: str, out: str, scheme: str) -> None:
     print(json.dumps(figures), flush=True)
 
 
-class _Stages:
+class _Stages(Progress):
     def __init__(self, starts: dict[str, float]) -> None:
         self.starts = starts
 
     def stage(self, text: str) -> None:
         self.starts[text] = time.perf_counter()
-
-    def weights(self, done: int, total: int) -> None: ...
 
 
 def _durations(starts: dict[str, float], end: float) -> dict[str, float]:

@@ -12,8 +12,10 @@ from pathlib import Path
 from roofline_pictures import bars, ms, under_the_roof
 
 from llmc.codegen.cuda.target.gpus import GPUS
+from llmc.compiler.roofline.open_subject import open_subject
 from llmc.compiler.roofline.predict import Prediction, predict
-from llmc.compiler.roofline.subject import open_subject
+from llmc.compiler.roofline.subject import Subject
+from llmc.compiler.targets.find import find_target
 
 CONFIGS = Path(__file__).parent / "configs"
 MODELS = ("Llama-3.1-8B", "Llama-3.2-1B", "Qwen3-0.6B", "SmolLM2-135M")
@@ -30,7 +32,7 @@ def main() -> None:
     found: dict[str, dict[str, Prediction]] = {}
     for name in MODELS:
         subject = open_subject(str(CONFIGS / name), None)
-        found[name] = {t: predict(subject.lowered(GPUS[t]), GPUS[t], BATCHES, LENGTH) for t in TARGETS}
+        found[name] = {t: _predict(subject, t) for t in TARGETS}
     (args.out / "roofline.svg").write_text(bars(found, LENGTH))
     picture = under_the_roof(found[MODELS[0]]["h100"], GPUS["h100"], MODELS[0])
     (args.out / "roofline-kernels.svg").write_text(picture)
@@ -38,6 +40,11 @@ def main() -> None:
     before, _, rest = page.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text("\n".join([before + BEGIN, *tables(found), END]) + after)
+
+
+def _predict(subject: Subject, name: str) -> Prediction:
+    target = find_target(name)
+    return predict(subject.lowered(target), target, BATCHES, LENGTH)
 
 
 def tables(found: Mapping[str, Mapping[str, Prediction]]) -> Iterator[str]:

@@ -65,7 +65,7 @@ def fill(
         done += num_bytes
         progress(done, total)
 
-    with atomic_folder(out, is_engine) as folder:
+    with atomic_folder(out, is_engine, total) as folder:
         shutil.copytree(hollow, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST, BUFFERS))
         write_pieces(folder / WEIGHTS, placed, weights.pieces, written, workers)
         return seal(folder, manifest)

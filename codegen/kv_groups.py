@@ -12,7 +12,7 @@ from llmc.ir.ops.attention import KvWrite, Mask, PagedAttention
 from llmc.ir.ops.kernel import Rows
 from llmc.ir.types import DType
 
-BLOCK_TOKENS = 32
+BLOCK_TOKENS = 32  # positions of a cache block, on every target (templates: BLOCK, kKvBlock)
 LINE = 64  # bytes; slots and blocks are aligned to it
 
 

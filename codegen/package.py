@@ -68,12 +68,19 @@ class Contents:
 def write_engine(out: Path, contents: Contents, reader: SourceReader, progress: Callable[[int], None]) -> Manifest:
     """Build the folder beside `out` and move it into place whole.
 
-    `progress` is told the weight bytes just written. Raises OutputOccupied when `out` exists and is no engine.
+    `progress` is told the weight bytes just written. Raises OutputOccupied when `out` exists and is no engine, DiskFull
+    before anything is compiled where the weights do not fit.
     """
-    with atomic_folder(out, is_engine) as folder:
+    with atomic_folder(out, is_engine, known_bytes(contents)) as folder:
         write_files(folder, contents)
         write_weights(folder / WEIGHTS, contents.weights, reader, progress)
         return seal(folder, manifest_of(contents))
+
+
+def known_bytes(contents: Contents) -> int:
+    """Bytes of the engine that are known before its kernels are compiled: nearly all."""
+    texts = [*contents.texts.values(), *(text for part in contents.parts for text in part.plans.values())]
+    return sum(w.num_bytes for w in contents.weights) + sum(len(text.encode()) for text in texts)
 
 
 def write_files(folder: Path, contents: Contents) -> None:
@@ -94,13 +101,18 @@ def cpu_part(
     arch: str,
     features: tuple[str, ...],
     model: Model,
+    max_seq_len: int,
     weights: Sequence[PlacedWeight],
     entries: Sequence[Graph],
     compile_model: Callable[[Mapping[str, str], Path], None],
 ) -> TargetPart:
-    """The share of a CPU target. `compile_model` turns sources into the library at a path."""
+    """The share of a CPU target, for sequences up to `max_seq_len`.
+
+    `compile_model` turns sources into the library at a path.
+    """
     kv = model.kv.layout
-    arena = ArenaBytes(0, model.arena_per_token, model.arena_per_row, 0)
+    planned = model.arena
+    arena = ArenaBytes(planned.constant, planned.per_token, planned.per_row, planned.per_thread(max_seq_len))
     memory = MemoryPlan(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
     entry = TargetEntry(CPU, name, arch, features, f"kernels/{name}", f"plans/{name}", kv, memory)
 

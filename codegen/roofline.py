@@ -68,3 +68,12 @@ def floor(work: Work, machine: Machine) -> Floor | None:
                 return None
             times.append(Floor(operations / rate, bound))
     return max(times, key=lambda t: t.seconds)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Expected seconds of a node, its launches and gaps among them, and how they come about."""
+
+    seconds: float
+    launches: int
+    note: str

@@ -103,7 +103,8 @@ def _ops(expr: WeightExpr) -> list[object]:
 def write_weights(
     path: Path, placed: Sequence[PlacedWeight], reader: SourceReader, progress: Callable[[int], None]
 ) -> None:
-    """Stream all weights to a safetensors file (packed bytes as U8). `progress` is told the bytes just written."""
+    """Stream all weights to a safetensors file (packed bytes as U8). `progress` is told the bytes just written,
+    which add up to those of the weights."""
     write_pieces(path, placed, lambda expr: stored(expr, reader), progress)
 
 
@@ -116,7 +117,8 @@ def write_pieces(
 ) -> None:
     """Write a weights file of the bytes that `pieces` gives for each weight, `workers` weights at a time.
 
-    `pieces` is called by several threads where there are several workers; `progress` is not.
+    `progress` is told the bytes just written, which add up to those of the weights. `pieces` is called by several
+    threads where there are several workers; `progress` is not.
     """
     header: dict[str, object] = {"__metadata__": {"format": "llmc"}}
     for weight in placed:
@@ -137,6 +139,8 @@ def write_pieces(
                 write_at(file.fileno(), piece, at)
                 at += piece.nbytes
                 yield piece.nbytes
+            if left := data + weight.offset + weight.num_bytes - at:
+                yield left
 
         if workers == 1:
             for weight in placed:

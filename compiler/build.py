@@ -6,88 +6,49 @@ import importlib.metadata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from llmc.codegen.cpu.measured_limits import read_limits
-from llmc.codegen.hollow import is_hollow, write_hollow
+from llmc.codegen.hollow import write_hollow
 from llmc.codegen.package import Contents, Facts, to_json, write_engine
 from llmc.codegen.weights import PlacedWeight, place_weights, sources, weight_exprs
-from llmc.compiler.backends import Backend, Lowered, backend_of
+from llmc.compiler.build_options import BuildError, BuildOptions, check_options
 from llmc.compiler.capture.capture import Captured, capture
+from llmc.compiler.envelope import limits_of, model_length
+from llmc.compiler.progress import BYTES, Progress
 from llmc.compiler.report import build_report, roofline_of
 from llmc.compiler.report_page import render_page
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
-from llmc.compiler.targets import find_target
+from llmc.compiler.targets.backend import Builder, Lowered
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin, Source
-from llmc.ir.ops.kernel import Sample, Scheme, WeightLayout
-from llmc.ir.parser import ParseError
+from llmc.ir.ops.kernel import Sample, WeightLayout
 from llmc.ir.printer import print_graph
-from llmc.passes.pipeline import Pipeline, default_pipeline, run_pipeline, with_options
+from llmc.passes.pipeline import run_pipeline
 from llmc.passes.rewrite import RuleLog
-from llmc.runtime.artifact.artifact import is_engine
-from llmc.runtime.artifact.atomic_folder import check_output
 from llmc.runtime.artifact.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
 from llmc.runtime.errors import InvalidParameter
 from llmc.runtime.step.params import SamplingParams, model_defaults
 
-DEFAULT_MAX_SEQ_LEN = 8192  # for models that state no length
-MOST_POSITIONS = 2**31 - 1
-STEP_TOKENS = 512
-INT8_GROUP = 64
-
-
-class BuildError(Exception):
-    """A build that cannot be done as asked; the message is one line for people."""
-
-
-@dataclass(frozen=True)
-class BuildOptions:
-    """What to build. `target`: one or several, with commas. `passes`: changes to the pipeline (passes/pipeline.py).
-    `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every
-    stage. `limits`: what bench/cpu/limits.py measured on the CPU target, for the report. `hollow`: of the model's
-    config.json alone, without weights, which are filled in where the engine runs (codegen/hollow.py)."""
-
-    model: str
-    out: Path
-    target: str = "cpu"
-    scheme: Scheme = Scheme.BF16
-    max_batch: int = 16
-    max_seq_len: int | None = None
-    step_tokens: int = STEP_TOKENS
-    passes: str = ""
-    dump_ir: Path | None = None
-    limits: Path | None = None
-    hollow: bool = False
-
-
-class Progress(Protocol):
-    """Told what a build is doing."""
-
-    def stage(self, text: str) -> None:
-        """A new stage begins."""
-
-    def weights(self, done: int, total: int) -> None:
-        """Weight bytes written so far."""
+__all__ = ["BuildError", "BuildOptions", "Progress", "build"]
 
 
 def build(options: BuildOptions, progress: Progress) -> Manifest:
     """Build an engine. Raises SourceError, CaptureError, IRError, BuildError, ToolchainError, TargetError or
-    OutputOccupied; then nothing is left at `out` that was not there before."""
-    check_output(options.out.absolute(), is_hollow if options.hollow else is_engine)
-    backends = _backends(options)
+    OutputOccupied, OutputUnwritable or DiskFull; then nothing is left at `out` that was not there before."""
+    check_options(options)
+    targets = options.targets
+    builders = {name: target.builder(options.scheme) for name, target in targets.items()}
     measured = read_limits(options.limits) if options.limits else None
-    if measured is not None:
-        measured.check([find_target(name) for name in backends])
     progress.stage("reading the model")
     source = open_shapes(Path(options.model)) if options.hollow else open_source(options.model)
-    limits = _limits(options, source)
-    pipelines = {layout: _pipeline(options, source, layout) for layout in {b.layout: None for b in backends.values()}}
+    limits = limits_of(options, source)
+    layouts = {target.layout: None for target in targets.values()}
+    pipelines = {layout: options.pipeline(_num_valid_tokens(source), layout) for layout in layouts}
     progress.stage("capturing the graph")
     captured = capture(source)
     dump = _Dump(options.dump_ir)
@@ -103,14 +64,14 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     placed = place_weights([e for found in exprs.values() for e in found])
     where = {w.expr: w for w in placed}
     parts, reports = [], {}
-    for name, backend in backends.items():
-        weights = {e: where[e] for e in exprs[backend.layout]}
-        lowered = Lowered(source.name, entries[backend.layout], weights, limits)
-        part, reports[name] = backend.part(lowered, progress.stage)
-        reports[name]["roofline"] = roofline_of(lowered.entries, find_target(name), limits, measured)
+    for name, target in targets.items():
+        weights = {e: where[e] for e in exprs[target.layout]}
+        lowered = Lowered(source.name, entries[target.layout], weights, limits)
+        part, reports[name] = builders[name].part(lowered, progress)
+        reports[name]["roofline"] = roofline_of(lowered.entries, target, limits, measured)
         parts.append(part)
-    facts = _facts(options, limits, source, captured, parts[0].entries[0], placed, backends.values())
-    by_target = {name: logs[backend.layout] for name, backend in backends.items()}
+    facts = _facts(options, limits, source, captured, parts[0].entries[0], placed, builders.values())
+    by_target = {name: logs[target.layout] for name, target in targets.items()}
     report = build_report(facts, by_target, reports, source, captured)
     total = sum(w.num_bytes for w in placed)
     written = 0
@@ -120,21 +81,15 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         if not written:
             progress.stage("packing weights")
         written += num_bytes
-        progress.weights(written, total)
+        progress.amount(written, total, BYTES)
+        if written == total:
+            progress.stage("taking checksums, flushing to disk")
 
     pages = {"report.json": to_json(report), "report.html": render_page(report)}
     contents = Contents(facts, parts, placed, _texts(source) | pages)
     if options.hollow:
         return write_hollow(options.out, contents, captured.buffers)
     return write_engine(options.out, contents, _Reader(captured), advance)
-
-
-def _backends(options: BuildOptions) -> dict[str, Backend]:
-    """By target name, in the order asked for."""
-    names = [name.strip() for name in options.target.split(",")]
-    if len(set(names)) != len(names):
-        raise BuildError(f"--target {options.target}: a target is named twice")
-    return {name: backend_of(find_target(name), options.scheme) for name in names}
 
 
 @dataclass(frozen=True)
@@ -169,29 +124,10 @@ class _Reader:
         return self.captured.stored(source).read_f32(rows)
 
 
-def model_length(source: ModelSource) -> int:
-    """The positions a model states, or the default where it states none."""
-    stated: int | None = getattr(source.config.get_text_config(), "max_position_embeddings", None)
-    return DEFAULT_MAX_SEQ_LEN if stated is None else stated
-
-
-def _limits(options: BuildOptions, source: ModelSource) -> Limits:
-    stated = model_length(source)
-    if options.max_seq_len is not None and options.max_seq_len > stated:
-        raise BuildError(f"--max-seq-len {options.max_seq_len}: the model's positions end at {stated}")
-    if (length := options.max_seq_len or stated) > MOST_POSITIONS:
-        raise BuildError(f"--max-seq-len {length}: positions are 32-bit numbers, at most {MOST_POSITIONS} expected")
-    return Limits(length, options.max_batch, max(options.step_tokens, options.max_batch))
-
-
-def _pipeline(options: BuildOptions, source: ModelSource, layout: WeightLayout) -> Pipeline:
+def _num_valid_tokens(source: ModelSource) -> int:
     """Ids that the tokenizer cannot produce have no text: they are never sampled."""
     vocab = int(source.config.get_text_config().vocab_size)
-    num_valid = min(vocab, source.tokenizer.num_tokens) if source.tokenizer else vocab
-    try:
-        return with_options(default_pipeline(options.scheme, INT8_GROUP, num_valid, layout), options.passes)
-    except (ValueError, ParseError) as error:
-        raise BuildError(str(error)) from error
+    return min(vocab, source.tokenizer.num_tokens) if source.tokenizer else vocab
 
 
 def _version(package: str) -> str:
@@ -209,7 +145,7 @@ def _facts(
     captured: Captured,
     entry: Graph,
     placed: list[PlacedWeight],
-    backends: Iterable[Backend],
+    builders: Iterable[Builder],
 ) -> Facts:
     tokenizer, generation = source.tokenizer, source.generation
     eos = {*generation.eos, *([tokenizer.eos] if tokenizer and tokenizer.eos is not None else [])}
@@ -220,7 +156,7 @@ def _facts(
     bos = generation.bos if generation.bos is not None else (tokenizer.bos if tokenizer else None)
     versions = {name: _version(name) for name in ("llmc", "transformers", "torch")}
     return Facts(
-        producer={**versions, "toolchain": ", ".join(dict.fromkeys(b.toolchain for b in backends))},
+        producer={**versions, "toolchain": ", ".join(dict.fromkeys(b.toolchain for b in builders))},
         model=ModelSummary(
             name=source.name,
             architecture=captured.model_class,

@@ -3,7 +3,6 @@ inspect` and, as report.html (compiler/report_page.py), by people."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.package import Facts
 from llmc.compiler.capture.capture import Captured
+from llmc.compiler.roofline.lowering import Lowering
 from llmc.compiler.roofline.predict import predict
-from llmc.compiler.roofline.subject import Lowering
 from llmc.compiler.sources.model_source import ModelSource
-from llmc.compiler.targets import Target
+from llmc.compiler.targets.backend import Backend
 from llmc.ir.graph import Graph
-from llmc.ir.ops.constant import Weight
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact.manifest import Limits
 
@@ -27,11 +25,12 @@ def build_report(
     facts: Facts, logs: Mapping[str, RuleLog], targets: Mapping[str, Any], source: ModelSource, captured: Captured
 ) -> dict[str, Any]:
     """Everything a build knows about itself, as plain JSON values. By target: `logs` of the rules that led to its
-    kernels, and what its backend reports (compiler/backends.py)."""
+    kernels, and what its backend reports (compiler/targets)."""
     return {
         "model": {
             "name": source.name,
             "class": captured.model_class,
+            "dtype": facts.model.dtype,
             "licence": source.licence,
             "stored_as": source.quantization,
             "ignored_config_keys": list(source.ignored_config_keys),
@@ -51,7 +50,7 @@ def _rules(log: RuleLog) -> dict[str, Any]:
 
 
 def roofline_of(
-    entries: Sequence[Graph], target: Target, limits: Limits, measured: MeasuredLimits | None
+    entries: Sequence[Graph], target: Backend, limits: Limits, measured: MeasuredLimits | None
 ) -> dict[str, Any]:
     """What each kernel moves and computes in a step of one and of `max_batch` sequences, and in a prompt; on a GPU, or
     a CPU whose limits were measured, how long that takes at least."""
@@ -60,8 +59,3 @@ def roofline_of(
     lowering = Lowering({g.name: g for g in entries}, target.name)
     found = predict(lowering, target, batches, length, limits.max_tokens, measured)
     return {"predicted": True, "length": length, "chunk": limits.max_tokens, **asdict(found)}
-
-
-def launches_of(graph: Graph) -> dict[str, int]:
-    """How many launches of each op."""
-    return dict(sorted(Counter(n.op.mnemonic() for n in graph.nodes if not isinstance(n.op, Weight)).items()))

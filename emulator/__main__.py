@@ -17,8 +17,10 @@ from llmc.emulator.build import BuildError, build_driver
 from llmc.emulator.cache import cache_dir
 from llmc.emulator.devices import BY_NAME, Device, environment, for_arch
 from llmc.emulator.engine_twins import install_twins
+from llmc.emulator.progress import shown
 
 EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,13 +46,17 @@ def main(arguments: list[str] | None = None) -> int:
         device = _device(options.gpu or hint, options.arch[0])
         if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
             raise BuildError("emulating a GPU needs cuda-python: pip install 'llmc[cuda]'")
-        driver = build_driver()
+        with shown("compiling the emulated driver", sys.stderr) as tell:
+            driver = build_driver(progress=tell)
         # Where none of the kernels runs, the command is to say so, as on such a GPU.
         archs = [arch for arch in dict.fromkeys(options.arch) if device.runs(arch)] or options.arch[:1]
-        twins = install_twins(options.engine, archs, options.check, _progress)
+        with shown("compiling kernels for the CPU", sys.stderr) as tell:
+            twins = install_twins(options.engine, archs, options.check, tell)
     except (BuildError, OSError) as error:
         print(f"llmc.emulator: {_words(error)}", file=sys.stderr)
         return EXIT_REFUSED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     print(
         f"emulating an {device.name} on this CPU: the answers are those of its kernels, "
         "every figure of speed is the emulator's",
@@ -86,13 +92,6 @@ def _words(error: BuildError | OSError) -> str:
     file = Path(os.fsdecode(error.filename))
     hint = "; set LLMC_CACHE to a folder that can be written" if file.is_relative_to(cache_dir().parent) else ""
     return f"{file}: {error.strerror}{hint}"
-
-
-def _progress(done: int, total: int) -> None:
-    """One line that counts, on a terminal only."""
-    if sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        print(f"\rcompiling kernels for the CPU: {done} of {total}", end=end, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from llmc.emulator.cache import cache_dir, forget_unused, found, publish
+from llmc.emulator.cache import cache_dir, expect, forget_unused, found, publish
 
 ROOT = Path(__file__).resolve().parent
 TWIN_INCLUDE = ROOT / "include" / "llmc_emu"
@@ -107,8 +107,11 @@ class Driver:
     folder: Path
 
 
-def build_driver(compiler: HostCompiler | None = None) -> Driver:
-    """Compiles core and driver (about half a minute on two cores, once per content)."""
+def build_driver(
+    compiler: HostCompiler | None = None, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Driver:
+    """Compiles core and driver (about half a minute on two cores, once per content). `progress` is told how many of
+    how many sources are done."""
     compiler = compiler or HostCompiler.default()
     include = cuda_include()
     sources = sorted([*(ROOT / "core").glob("*.cpp"), *(ROOT / "driver").glob("*.cpp")])
@@ -119,20 +122,22 @@ def build_driver(compiler: HostCompiler | None = None) -> Driver:
     objects = {s: cache_dir() / "objects" / f"{s.stem}-{_digest(base, s.read_bytes())}.o" for s in sources}
     folder = cache_dir() / f"driver-{_digest(*[o.name for o in objects.values()])}"
     library, fake = folder / "libllmc_emu.so", folder / "fake" / "libcuda.so.1"
-    if found(folder) and library.exists() and fake.exists():
+    if found(folder) and found(library) and found(fake):
         return Driver(library, fake.parent)
 
     def compile_one(source: Path) -> None:
         final = objects[source]
         if found(final):
             return
+        expect(final)
         with tempfile.TemporaryDirectory() as tmp:
             out = Path(tmp) / "out.o"
             _run([*compiler.command, *flags, "-c", str(source), "-o", str(out)])
             publish(out, final)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, sources))
+        for done, _ in enumerate(pool.map(compile_one, sources), start=1):
+            progress(done, len(sources))
     link = [*compiler.command, *_link_flags(compiler), "-shared", *map(str, objects.values()), "-lpthread", "-ldl"]
     for path in (library, fake):
         with tempfile.TemporaryDirectory() as tmp:
@@ -203,6 +208,7 @@ def build_twin(
     final = cache_dir() / "twins" / f"{Path(name).stem}-{key}{'.checked' if checked else ''}.so"
     if found(final):
         return final
+    expect(final)
     with tempfile.TemporaryDirectory() as tmp:
         path, obj, out = Path(tmp) / name, Path(tmp) / "twin.o", Path(tmp) / "twin.so"
         path.write_text(source)

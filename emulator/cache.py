@@ -1,7 +1,12 @@
-"""What the emulator compiles, kept by content in the user's cache; what nobody has used for a month is let go."""
+"""What the emulator compiles, kept by content in the user's cache; what nobody has used for a month is let go.
+
+A file ends with a checksum of the rest, which no reader of an object or a library looks at: a process that loads one
+that was cut off would be killed by the first page that is not there.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -9,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 UNUSED_S = 30 * 24 * 3600
+_SEAL = b"llmc sha256 "
+_SEAL_BYTES = len(_SEAL) + hashlib.sha256().digest_size
 
 
 def cache_dir() -> Path:
@@ -20,21 +27,43 @@ def cache_dir() -> Path:
 
 
 def found(entry: Path) -> bool:
-    """Whether a file or folder is in the cache; if so, it is in use from now on."""
-    if not entry.exists():
+    """Whether a folder, or a file that is as it was published, is in the cache; if so, it is in use from now on."""
+    if not (entry.is_dir() or _is_whole(entry)):
         return False
     with suppress(OSError):  # a cache that may only be read
         os.utime(entry)
     return True
 
 
-def publish(made: Path, final: Path) -> Path:
-    """Copies a finished file into the cache, then renames it: readers see all of it or nothing."""
+def expect(final: Path) -> None:
+    """Before a file is compiled that is to be published: raises OSError now where it could not be."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    private = final.with_suffix(f".{os.getpid()}.tmp")
+    private = _private(final)
+    private.touch()
+    private.unlink()
+
+
+def publish(made: Path, final: Path) -> Path:
+    """Copies a finished file into the cache and seals it, then renames it: readers see all of it or nothing."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    private = _private(final)
     shutil.copy(made, private)
+    with private.open("ab") as file:
+        file.write(_SEAL + hashlib.sha256(made.read_bytes()).digest())
     os.replace(private, final)
     return final
+
+
+def _private(final: Path) -> Path:
+    return final.with_suffix(f".{os.getpid()}.tmp")
+
+
+def _is_whole(file: Path) -> bool:
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return False
+    return content[-_SEAL_BYTES:] == _SEAL + hashlib.sha256(content[:-_SEAL_BYTES]).digest()
 
 
 def forget_unused(cache: Path, now: float | None = None) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,8 +66,9 @@ def install_twins(
     for pair in pairs:
         content.update(hashlib.sha256(cubins[pair]).digest() + twins[pair.source].name.encode())
     folder = cache_dir() / "engines" / content.hexdigest()[:24]
-    if not found(folder):
-        _link(folder, {hashes[pair]: twins[pair.source] for pair in pairs}, checked)
+    links = {f"{hashes[pair]:016x}{'.checked' if checked else ''}.so": twins[pair.source] for pair in pairs}
+    if not (found(folder) and _holds(folder, links)):
+        _link(folder, links)
     return folder
 
 
@@ -84,14 +86,19 @@ def _hash(cubin: Path, image: bytes) -> int:
         raise BuildError(f"{cubin}: {error}; build the engine again") from error
 
 
-def _link(folder: Path, twins: dict[int, Path], checked: bool) -> None:
-    """Made whole under another name first: a folder that is there is complete."""
+def _holds(folder: Path, links: Mapping[str, Path]) -> bool:
+    return all((folder / name).exists() and (folder / name).samefile(twin) for name, twin in links.items())
+
+
+def _link(folder: Path, links: Mapping[str, Path]) -> None:
+    """Made whole under another name first: a folder that is there is complete, unless someone took of it."""
     making = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     making.mkdir(parents=True, exist_ok=True)
-    for number, twin in twins.items():
-        link = making / f"{number:016x}{'.checked' if checked else ''}.so"
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(twin, folder))  # the cache may move
+    for name, twin in links.items():
+        (making / name).unlink(missing_ok=True)
+        (making / name).symlink_to(os.path.relpath(twin, folder))  # the cache may move
+    if folder.is_dir() and not _holds(folder, links):
+        shutil.rmtree(folder, ignore_errors=True)
     try:
         making.rename(folder)
     except OSError:  # another process was first

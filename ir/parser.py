@@ -230,6 +230,7 @@ class _Parser:
         hints = typing.get_type_hints(cls)
         known = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
         given: dict[str, object] = {}
+        start = self.tokens[self.next][2]
         if self.accept("{") and not self.accept("}"):
             while True:
                 if self.tokens[self.next][1] not in known:
@@ -240,12 +241,16 @@ class _Parser:
                 if not self.accept(","):
                     break
             self.expect("}")
+        required = (f for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING)
+        if missing := [f.name for f in required if f.name not in given]:
+            raise self._error(start, f"{' and '.join(missing)} of {cls.__name__}", self._since(start))
         try:
             return cls(**given)
-        except TypeError as error:
-            raise self.fail(f"all attributes of {cls.__name__} ({error})") from None
-        except ValueError as error:
-            raise self.fail(f"other attributes of {cls.__name__} ({error})") from None
+        except (TypeError, ValueError) as error:
+            raise self._error(start, f"other attributes of {cls.__name__} ({error})", self._since(start)) from None
+
+    def _since(self, start: int) -> str:
+        return self.text[start : self.tokens[self.next][2]].strip() or "none"
 
     def _literal(self, hint: typing.Any, scope: dict[str, Value]) -> object:
         if hint == Dim:

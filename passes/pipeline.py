@@ -146,7 +146,9 @@ def with_options(pipeline: Pipeline, text: str) -> Pipeline:
             dropped.add(cls)
             continue
         try:
-            replaced[cls] = parse_attributes(cls, brace + attributes)  # type: ignore[assignment]
+            # in its place, so that columns are those of the item
+            given = brace.rjust(len(name) + len(brace)) + attributes
+            replaced[cls] = parse_attributes(cls, given)  # type: ignore[assignment]
         except ParseError as error:
             raise ValueError(f"--passes: {item!r}: {error}") from error
 

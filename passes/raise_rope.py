@@ -20,11 +20,6 @@ X, C, S = Var("x"), Var("c"), Var("s")
 P, F = Var("positions"), Var("inv_freq")
 
 
-def _is_doubled(m: Match, name: str, x: Value) -> bool:
-    """Does the concat matched under `name` repeat x along the last axis?"""
-    return m.op(name, Concat).axis == x.tensor.rank - 1
-
-
 @rule("fn(concat(x, x)) => concat(fn(x), fn(x))", Apply("fn", Unary, (op(Concat, X, X, name="twice"),)))
 def unary_of_repeat(m: Match, b: Builder) -> Value | None:
     y = b.add(m.nodes["fn"].op, m.values["x"])
@@ -93,6 +88,12 @@ def _not_tables(x: Value, c: Value, s: Value) -> Refused | None:
     return None
 
 
+def _is_doubled(m: Match, name: str, table: Value) -> bool:
+    """Is the table matched under `name` repeated along its last axis, one row a token?"""
+    rows, half = table.tensor.shape
+    return m.op(name, Concat).axis == 1 and m.op(f"{name}_view", View).shape == (rows, 1, half * 2)
+
+
 def _rotated_half(x: Pattern) -> Pattern:
     return op(Concat, unary(UnaryFn.NEG, op(Slice, x, name="high")), op(Slice, x, name="low"), name="halves")
 
@@ -110,6 +111,8 @@ def half_rope(m: Match, b: Builder) -> Value | Refused:
     width, half = x.tensor.shape[-1], c.tensor.shape[-1]
     if bad := _not_tables(x, c, s):
         return bad
+    if m.op("halves", Concat).axis != 2 or not all(_is_doubled(m, *of) for of in (("cc", c), ("ss", s))):
+        return Refused(f"{c.type} or the halves of {x.type} are joined along another axis than the last")
     if m.op("low", Slice) != Slice(2, 0, int(str(half))) or m.op("high", Slice) != Slice(
         2, int(str(half)), int(str(width))
     ):
@@ -128,6 +131,21 @@ def _rotated_pairs(x: Pattern) -> Pattern:
     return op(View, op(Concat, odd, even, name="stack"), name="pairs")
 
 
+def _is_doubled_in_pairs(m: Match, name: str, table: Value, width: int) -> bool:
+    """Does each element of the table matched under `name` stand twice, one row a token?"""
+    rows, half = table.tensor.shape
+    inner, repeats = m.op(f"{name}_inner", View).shape, m.op(f"{name}_expand", Expand).shape
+    side_by_side = (inner[0], *inner[-2:]) == (rows, half, 1) and repeats == (*inner[:-1], 2)
+    return side_by_side and half * 2 == width and m.op(f"{name}_view", View).shape == (rows, 1, width)
+
+
+def _are_pairs(m: Match, x: Value, half: int) -> bool:
+    """Are the odd and even elements of x stacked along an axis of their own, the last?"""
+    column = (*x.tensor.shape[:-1], half, 1)
+    views = {m.op(name, View).shape for name in ("odd_view", "even_view")}
+    return views == {column} and m.op("stack", Concat).axis == 3 and m.op("pairs", View).shape == x.tensor.shape
+
+
 @rule(
     "x * [c0, c0, c1, ...] + [-x1, x0, ...] * [s0, s0, ...] => rope(x, c, s) of pairs",
     *(
@@ -143,15 +161,16 @@ def interleaved_rope(m: Match, b: Builder) -> Value | Refused:
     width = x.tensor.shape[-1]
     if bad := _not_tables(x, c, s):
         return bad
-    repeats = m.op("cc_expand", Expand).shape
     if (
         not isinstance(width, int)
         or m.op("even", Slice) != Slice(2, 0, width, 2)
         or m.op("odd", Slice) != Slice(2, 1, width, 2)
     ):
         return Refused(f"the slices of {x.type} are not its even and odd elements")
-    if repeats[-1] != 2 or c.tensor.shape[-1] * 2 != width:
+    if not all(_is_doubled_in_pairs(m, *of, width) for of in (("cc", c), ("ss", s))):
         return Refused(f"the table {c.type} is not repeated twice to {width}")
+    if not _are_pairs(m, x, width // 2):
+        return Refused(f"the odd and even elements of {x.type} are not put side by side")
     return b.add(Rope(RopeStyle.INTERLEAVED), x, c, s)
 
 

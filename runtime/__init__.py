@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from llmc.runtime.step.params import SamplingParams
 
 _HOMES = {
-    "Completion": "results",
-    "Engine": "engine",
+    "Completion": "loop.results",
+    "Engine": "loop.engine",
     "EngineError": "errors",
-    "FinishReason": "request",
-    "Output": "results",
+    "FinishReason": "loop.request",
+    "Output": "loop.results",
     "RequestError": "errors",
-    "RequestHandle": "handle",
+    "RequestHandle": "loop.handle",
     "RuntimeFailure": "errors",
-    "SamplingParams": "sampling",
+    "SamplingParams": "step.params",
     "StepFailed": "errors",
-    "Timing": "results",
-    "TokenLogprobs": "results",
+    "Timing": "loop.results",
+    "TokenLogprobs": "loop.results",
 }
 
 __all__ = [

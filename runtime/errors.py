@@ -46,11 +46,15 @@ class DeviceRefused(EngineError):
 
 
 class DiskFull(EngineError):
-    """A build ran out of disk space; what it had written is removed."""
+    """A build has, or had, too little disk space; what it had written is removed."""
 
 
 class OutputOccupied(EngineError):
     """A build would overwrite something that is no engine."""
+
+
+class OutputUnwritable(EngineError):
+    """A build could not make its folder where it is wanted."""
 
 
 class RequestError(RuntimeFailure):

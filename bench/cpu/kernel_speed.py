@@ -18,8 +18,7 @@ from limits import Limits, Peak
 from native import load_native
 
 from llmc.codegen import packing
-from llmc.codegen.cpu.target import CpuTarget
-from llmc.compiler.targets import find_target
+from llmc.codegen.cpu.target import CpuTarget, cpu_target
 
 FORMATS: dict[str, packing.Format] = {
     "f32": packing.F32(),
@@ -142,7 +141,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="", help="only shapes whose name contains this")
     parser.add_argument("--attention", action="store_true", help="attention instead of linear")
     args = parser.parse_args()
-    bench = Bench(find_target(args.target), args.threads, args.rounds)
+    bench = Bench(cpu_target(args.target), args.threads, args.rounds)
     print(f"target {bench.target.mcpu}, {args.threads} threads, {args.rounds} rounds, the best of them")
     peaks = {kind: bench.limits.peak(kind) / 1e9 for kind in Peak}
     print("peaks, Gop/s: " + ", ".join(f"{k.name.lower()} {p:.0f}" for k, p in peaks.items() if p))

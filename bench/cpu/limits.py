@@ -20,9 +20,8 @@ import numpy.typing as npt
 from native import load_native
 
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
-from llmc.codegen.cpu.target import CpuTarget
+from llmc.codegen.cpu.target import CpuTarget, cpu_target
 from llmc.codegen.roofline import Peaks
-from llmc.compiler.targets import find_target
 
 Seconds = npt.NDArray[np.float64]
 
@@ -85,7 +84,7 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=270, help="size of the read")
     parser.add_argument("--json", type=Path, help="also write bandwidth (the median) and peaks to this file")
     args = parser.parse_args()
-    target = find_target("cpu")
+    target = cpu_target("cpu")
     limits = Limits(target, args.threads)
     data = huge_pages(args.mb * 10**6)
     rates = np.sort(data.size / limits.read(data.ctypes.data, data.size, 20) / 1e9)

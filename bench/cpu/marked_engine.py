@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import compile_library
-from llmc.compiler.targets import find_target
 from llmc.runtime.artifact.artifact import Artifact, open_artifact
 from llmc.runtime.cpu.device import CpuDevice
+from llmc.runtime.cpu.limits import plan_limits
 from llmc.runtime.loop.engine import Engine
-from llmc.runtime.step.limits import LoadOptions, plan_limits
+from llmc.runtime.step.limits import LoadOptions
 
 _ENTRY = re.compile(r"void (prefill|decode)\(void\* args, const Worker& w\) \{")
 _KERNEL = re.compile(r"  // (\w+) (.*) -> (.*)")
@@ -89,7 +90,7 @@ class MarkedEngine:
         self._folder = tempfile.TemporaryDirectory(prefix="llmc-marked-")
         library = Path(self._folder.name) / "model.so"
         flags = (f"-DSTEP_MARKS={len(self.marks)}",)
-        compile_library(sources, find_target(artifact.target.name), library, extra_flags=flags)
+        compile_library(sources, cpu_target(artifact.target.name), library, extra_flags=flags)
         marked = _Replaced(artifact.folder, artifact.manifest, artifact.weights, artifact.target, library=library)
         plan = plan_limits(artifact.manifest, artifact.target, LoadOptions(None, 1024, None, None, threads, None))
         self.threads = plan.threads

@@ -25,8 +25,8 @@ from results import READ, READ_MAPPED, Machine, Precision, Result, Row, report
 from samples import Sample
 from workload import BATCHED, DECODE, PREFILL, Contender
 
+from llmc.codegen.cpu.target import cpu_target
 from llmc.compiler.sources.demo import fetch_demo
-from llmc.compiler.targets import find_target
 
 
 def prepare(args: argparse.Namespace, precision: Precision, model: Path) -> tuple[LlmcContender, LlamaCppContender]:
@@ -74,7 +74,7 @@ def main() -> None:
     args = parser.parse_args()
     model = args.model or fetch_demo("smollm2")
     precisions = (Precision.BF16, Precision.INT8) if args.all else (Precision.BF16,)
-    target = find_target("cpu")
+    target = cpu_target("cpu")
     limits = Limits(target, args.threads)
     rows: list[Row] = []
     for precision in precisions:

@@ -22,8 +22,10 @@ from prepare import CONFIGS, MODELS, STEP_TOKENS  # noqa: E402
 from run import MINUTES, SHARES  # noqa: E402
 
 from llmc.codegen.cuda.target.gpus import GPUS, Gpu  # noqa: E402
+from llmc.compiler.roofline.lowering import Lowering  # noqa: E402
+from llmc.compiler.roofline.open_subject import open_subject  # noqa: E402
 from llmc.compiler.roofline.predict import Total, predict  # noqa: E402
-from llmc.compiler.roofline.subject import Lowering, open_subject  # noqa: E402
+from llmc.compiler.targets.cuda import CudaBackend  # noqa: E402
 
 BEGIN, END = "<!-- begin: python bench/gpu/budget.py -->", "<!-- end -->"
 
@@ -62,10 +64,10 @@ def steps(lowering: Lowering, gpu: Gpu, work: Workload) -> float:
 
     found = 0.0
     for batch in work.batches:
-        (point,) = predict(lowering, gpu, [batch], work.context, STEP_TOKENS).points
+        (point,) = predict(lowering, CudaBackend(gpu), [batch], work.context, STEP_TOKENS).points
         found += seconds(point.ttft) + (1 + work.steps) * seconds(point.tpot)
     for length in (FIRST_PROMPT, *work.prompts):
-        (point,) = predict(lowering, gpu, [1], length, STEP_TOKENS).points
+        (point,) = predict(lowering, CudaBackend(gpu), [1], length, STEP_TOKENS).points
         found += (1 + work.repeats) * seconds(point.ttft)
     return found
 
@@ -84,8 +86,8 @@ def rows(gpu: Gpu, assumed: Assumed = ASSUMED) -> Iterator[tuple[str, float, str
     models, weights = [], 0.0
     for name in MODELS:
         subject = open_subject(str(CONFIGS / name), None)
-        lowering = subject.lowered(gpu)
-        size = predict(lowering, gpu, [1], work.context, STEP_TOKENS).weight_bytes
+        lowering = subject.lowered(CudaBackend(gpu))
+        size = predict(lowering, CudaBackend(gpu), [1], work.context, STEP_TOKENS).weight_bytes
         weights += size
         gpu_s = steps(lowering, gpu, work)
         graphs = (len(work.batches) + 5) * a.graph

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.roofline import Peaks
+from llmc.compiler.roofline.lowering import Lowering, read_entries
 from llmc.compiler.roofline.predict import Point, predict
-from llmc.compiler.roofline.subject import Lowering, read_entries
+from llmc.compiler.targets.cuda import CudaBackend
 from llmc.runtime.artifact.artifact import read_manifest
 
 
@@ -66,5 +67,5 @@ class Expectations:
         return Expectation(self._weights / self._upload if self._upload else None, None)
 
     def _point(self, gpu: Gpu, batch: int, length: int) -> Point:
-        (point,) = predict(self._lowering, gpu, [batch], length, self._chunk).points
+        (point,) = predict(self._lowering, CudaBackend(gpu), [batch], length, self._chunk).points
         return point

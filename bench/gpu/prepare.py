@@ -102,7 +102,7 @@ def find_prepared(prepared: Path, target: str, model: str) -> Path | None:
 
 def prepare_engine(model: str, prepared: Path, target: str, tiny: bool) -> Path:
     """The hollow engine of a model for a GPU, from its config. Needs llmc[build,cuda]; raises what a build does."""
-    from llmc.compiler.build import BuildOptions, build
+    from llmc.compiler.build import BuildOptions, Progress, build
 
     work = TINY if tiny else Workload()
     out = hollow_path(prepared, target, model)
@@ -122,15 +122,9 @@ def prepare_engine(model: str, prepared: Path, target: str, tiny: bool) -> Path:
             step_tokens=16 if tiny else STEP_TOKENS,
             hollow=True,
         )
-        build(options, _Quiet())
+        build(options, Progress())
     _digest_file(out).write_text(code_digest())
     return out
-
-
-class _Quiet:
-    def stage(self, text: str) -> None: ...
-
-    def weights(self, done: int, total: int) -> None: ...
 
 
 def engine_for(model: str, prepared: Path, target: str, scratch: Path, tiny: bool) -> dict[str, Any]:

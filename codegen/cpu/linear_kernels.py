@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmc.codegen.preference import Preference
 from llmc.ir.graph import IRError
 from llmc.ir.ops.kernel import Scheme
 
@@ -61,6 +62,12 @@ class Choice:
 
     chosen: LinearKernel
     rejected: dict[str, str]
+
+    @property
+    def preference(self) -> Preference:
+        """For the build's report."""
+        reason = f"{self.chosen.macs_per_cycle} multiply-adds a cycle and core: at peak"
+        return Preference("packed_linear", "every linear", self.chosen.name, reason, self.rejected)
 
 
 def choose_linear(scheme: Scheme, target: Features) -> Choice:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from llmc.codegen.cpu.target import CpuTarget, TargetError
-from llmc.codegen.cuda.target.capabilities import CudaTarget
-from llmc.codegen.roofline import Machine, Peaks
+from llmc.codegen.cpu.target import TargetError
+from llmc.codegen.roofline import Peaks
 
 FORMAT = 1
 
@@ -23,16 +21,6 @@ class MeasuredLimits:
     threads: int
     bandwidth: float
     peaks: Peaks
-
-    def machine(self, target: CpuTarget) -> Machine | None:
-        """None where they were measured on another kind of CPU."""
-        return Machine(self.bandwidth, target.l2_bytes, self.peaks) if self.mcpu == target.mcpu else None
-
-    def check(self, targets: Sequence[CpuTarget | CudaTarget]) -> None:
-        """TargetError where they are of none of the targets, so that a file given in vain is not passed over."""
-        names = [f"{t.name} ({t.mcpu})" if isinstance(t, CpuTarget) else t.arch for t in targets]
-        if not any(isinstance(t, CpuTarget) and t.mcpu == self.mcpu for t in targets):
-            raise TargetError(f"limits were measured on {self.mcpu}, which is none of the targets: {', '.join(names)}")
 
     def to_json(self) -> str:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"

@@ -10,6 +10,7 @@ from importlib import resources
 import jinja2
 
 from llmc.codegen.buffers import row_symbol
+from llmc.codegen.cpu.arena import AttentionShape, CpuArena
 from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
 from llmc.codegen.cpu.expression import literal
 from llmc.codegen.cpu.formats import operand_format
@@ -37,8 +38,7 @@ class Model:
     sources: dict[str, str]
     plans: dict[str, CpuPlan]
     kv: KvGroups
-    arena_per_token: int
-    arena_per_row: int
+    arena: CpuArena
 
 
 @dataclass
@@ -64,15 +64,20 @@ def render(
         writer = _Entry(graph, weights, kv.places, source)
         plans[graph.name] = writer.plan
         rendered.append({"name": graph.name, "launches": writer.launches()})
-    per_token = max(p.values.arena.bytes_per_token for p in plans.values())
-    per_row = max(p.values.arena.bytes_per_row for p in plans.values())
+    arena = CpuArena(
+        len(kv.groups),
+        max(p.values.arena.bytes_per_token for p in plans.values()),
+        max(p.values.arena.bytes_per_row for p in plans.values()),
+        _attention_shapes(entries[0], kv.places),
+        num_valid_tokens,
+    )
     constants = {
         "kv_groups": kv.groups,
-        "per_token": per_token,
-        "per_row": per_row,
+        "per_token": arena.buffers_per_token,
+        "per_row": arena.per_row,
         "vocab": _vocab(entries[0]),
         "valid_tokens": num_valid_tokens,
-        "attention": _attention_shapes(entries[0], kv.places),
+        "attention": arena.attention,
     }
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_template("model.cpp.j2"))
@@ -85,7 +90,7 @@ def render(
         entries=rendered,
     )
     sources = {"model.cpp": text + "\n"} | {h: _template(h) for h in _headers()}
-    return Model(sources, plans, kv, per_token, per_row)
+    return Model(sources, plans, kv, arena)
 
 
 def _template(name: str) -> str:
@@ -102,13 +107,13 @@ def _vocab(graph: Graph) -> int:
     return _int(sample.inputs[0].tensor.shape[1])
 
 
-def _attention_shapes(graph: Graph, places: tuple[Place, ...]) -> list[dict[str, int]]:
+def _attention_shapes(graph: Graph, places: tuple[Place, ...]) -> list[AttentionShape]:
     shapes = {
         (_int(n.inputs[1].tensor.shape[1]), places[n.op.slot].slot.kv_heads, n.op.value_dim)
         for n in graph.nodes
         if isinstance(n.op, PagedAttention)
     }
-    return [{"q_heads": q, "kv_heads": k, "value_dim": v} for q, k, v in sorted(shapes)]
+    return [AttentionShape(*shape) for shape in sorted(shapes)]
 
 
 class _Entry:

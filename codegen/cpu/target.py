@@ -156,6 +156,14 @@ def find_cpu(name: str) -> CpuTarget | None:
     return None
 
 
+def cpu_target(name: str) -> CpuTarget:
+    """What find_cpu finds; TargetError where there is no such CPU target."""
+    found = find_cpu(name)
+    if found is None:
+        raise TargetError(f"unknown CPU target {name!r}: expected one of {', '.join(cpu_names())}")
+    return found
+
+
 def missing_features(target: CpuTarget, features: frozenset[str]) -> tuple[str, ...]:
     """What `target` needs and a machine with `features` lacks, sorted."""
     return tuple(f for f in target.features if f not in features)

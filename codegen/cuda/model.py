@@ -36,14 +36,6 @@ class CudaModel:
     arena_per_token: int
     arena_per_row: int
 
-    @property
-    def choices(self) -> list[dict[str, object]]:
-        """Which kernels were chosen, and why, for the report."""
-        return [
-            {"op": self.kernels.params[symbol].template, "chosen": symbol, "reason": reason, "rejected": {}}
-            for symbol, reason in self.kernels.reasons.items()
-        ]
-
 
 def render(
     entries: Sequence[Graph], weights: Mapping[WeightExpr, PlacedWeight], target: Gpu, limits: Limits

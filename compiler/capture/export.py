@@ -8,7 +8,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from llmc.compiler.capture import hooks
 from llmc.compiler.capture.bounded import bounded_parameters
 from llmc.compiler.capture.errors import CaptureError
+from llmc.compiler.capture.survey import NotSurveyed, survey
 from llmc.compiler.capture.tracing import Trace, tracing
 
 # Sizes of the traced example; equal to nothing else in a model, so that a specialised one is not mistaken for it.
@@ -86,14 +87,25 @@ def export(model: PreTrainedModel) -> Exported:
     """Trace the module. CaptureError names the module that could not be, and why."""
     _takes_positions(model)
     example = torch.zeros((_BATCH, _SEQ), dtype=torch.int64, device="meta")
+    step = Step(model)
+    _survey(model, step, example)
     dynamic = {name: {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for name in ("ids", "positions")}
     with tracing(model) as trace, torch.no_grad(), _quiet():
         try:
-            program = torch.export.export(Step(model), (example, example.clone()), dynamic_shapes=dynamic, strict=False)
+            program = torch.export.export(step, (example, example.clone()), dynamic_shapes=dynamic, strict=False)
         except Exception as error:
             raise _failed(error, f"{trace.module}: torch.export failed") from error
     _took_effect(model, program, trace)
     return Exported(model, program)
+
+
+def _survey(model: PreTrainedModel, step: Step, example: Tensor) -> None:
+    """Refuse in seconds what the trace, or the importer behind it, would refuse after minutes."""
+    with tracing(model) as trace, torch.no_grad(), _quiet(), suppress(NotSurveyed):
+        unknown = survey(step, (example, example.clone()), trace)
+        _attends(model, trace)
+        if unknown is not None:
+            raise unknown
 
 
 def rope_types(config: PretrainedConfig) -> None:
@@ -139,16 +151,20 @@ def _takes_positions(model: PreTrainedModel) -> None:
 
 def _took_effect(model: PreTrainedModel, program: ExportedProgram, trace: Trace) -> None:
     """The hooks were called, and the sizes stayed dynamic."""
-    if trace.num_attentions == 0:
-        raise CaptureError(
-            f"{type(model).__name__}: no attention went through transformers' attention interface "
-            "(the model has its own), so it cannot be captured"
-        )
+    _attends(model, trace)
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name in ("ids", "positions"):
             for axis, size in zip(("batch size", "sequence length"), node.meta["val"].shape, strict=True):
                 if not isinstance(size, torch.SymInt) or not size.node.expr.is_symbol:
                     raise CaptureError(f"{type(model).__name__}: its code fixes the {axis} to {size}")
+
+
+def _attends(model: PreTrainedModel, trace: Trace) -> None:
+    if trace.num_attentions == 0:
+        raise CaptureError(
+            f"{type(model).__name__}: no attention went through transformers' attention interface "
+            "(the model has its own), so it cannot be captured"
+        )
 
 
 def _failed(error: BaseException, what: str) -> CaptureError:

@@ -38,6 +38,13 @@ Handler = Callable[["Call"], Result]
 HANDLERS: dict[str, Handler] = {}
 """By qualified name without overload: "aten.mul"."""
 
+HOW_TO_ADD = "add a handler to compiler/capture/aten_*.py (importer.py says how)"
+
+
+def is_known(name: str) -> bool:
+    """Whether an op has a handler, or is the in-place form of one that has."""
+    return name in HANDLERS or (name.endswith("_") and name.removesuffix("_") in HANDLERS)
+
 
 def aten(*names: str) -> Callable[[Handler], Handler]:
     """Register a handler for aten ops of these names, all their overloads."""
@@ -80,10 +87,7 @@ class Importer:
         if handler is None and call.name.endswith("_"):
             return self._in_place(call)
         if handler is None:
-            raise CaptureError(
-                f"{call.where}: op {call.name} is not known; add a handler for it to compiler/capture/aten_*.py "
-                "(importer.py says how)"
-            )
+            raise CaptureError(f"{call.where}: op {call.name} is not known; {HOW_TO_ADD}")
         try:
             result = handler(call)
         except IRError as error:

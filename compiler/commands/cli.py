@@ -69,17 +69,16 @@ def build(
     limits: Path | None,
 ) -> None:
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
+    from llmc.compiler.build_options import BuildOptions
     from llmc.compiler.commands.build_console import build_with_progress
+    from llmc.ir.ops.kernel import Scheme
 
     name = Path(model).stem if model.endswith(".gguf") else Path(os.path.abspath(model)).name
     folder = out or Path(f"{name}-{dtype}.engine")
-
-    def action() -> int:
-        return build_with_progress(
-            model, folder, target, dtype, max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
-        )
-
-    sys.exit(refusing(action, ModuleNotFoundError))
+    options = BuildOptions(
+        model, folder, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
+    )
+    sys.exit(refusing(lambda: build_with_progress(options), ModuleNotFoundError))
 
 
 def where_it_runs(command: F) -> F:
@@ -104,12 +103,21 @@ def emulating(context: click.Context, engine: Path, emulate: bool, emulate_gpu: 
 
 @main.command()
 @click.argument("engine", type=click.Path(path_type=Path))
-@click.option("-p", "--prompt", help="Answer this and stop; without it: a chat.")
-@click.option("--max-tokens", type=int, help="Most tokens of an answer.")
-@click.option("--temperature", type=float, help="0: greedy [default: the model's].")
+@click.option("-p", "--prompt", help="Answer this and stop; without it: what is piped in, or a chat.")
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="A text to put before the prompt; - is stdin.")
+@click.option("--system", "--system-prompt", "system", help="The system message.")
+@click.option("-n", "--max-tokens", "--predict", "max_tokens", type=int, help="Most tokens of an answer.")
+@click.option("--temperature", "--temp", "temperature", type=float, help="0: greedy [default: the model's].")
+@click.option("--top-k", type=int, help="Draw from so many best tokens; 0: from all.")
+@click.option("--top-p", type=float, help="Draw from the best tokens that have this probability together.")
+@click.option("--min-p", type=float, help="Draw from tokens this probable, beside the best.")
+@click.option("--repeat-penalty", "--repetition-penalty", "repetition_penalty", type=float, help="1: off.")
+@click.option("--presence-penalty", type=float, help="Of tokens that the answer has; 0: off.")
+@click.option("--frequency-penalty", type=float, help="Each time that the answer has them; 0: off.")
 @click.option("--seed", type=int, help="Same seed, same answer.")
+@click.option("--stop", multiple=True, help="The answer ends before this text; may be repeated.")
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
-@click.option("--quiet", is_flag=True, help="Print the text alone.")
+@click.option("--quiet", is_flag=True, help="Print the answer alone.")
 @click.option("--threads", type=int, help="[default: the usable cores]")
 @where_it_runs
 @click.pass_context

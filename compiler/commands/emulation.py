@@ -57,5 +57,6 @@ def command_line(command: click.Command, values: dict[str, Any]) -> list[str]:
         elif isinstance(parameter, click.Option) and parameter.is_flag:
             options += [parameter.opts[0]] if value else []
         elif value is not None:
-            options.append(f"{max(parameter.opts, key=len)}={value}")
+            name = max(parameter.opts, key=len)
+            options += [f"{name}={one}" for one in (value if parameter.multiple else (value,))]
     return [*options, "--", *arguments]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -15,87 +18,130 @@ from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
 from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.runtime.artifact.artifact import read_file, read_manifest
 from llmc.runtime.artifact.manifest import CPU, Manifest, TargetEntry
-from llmc.runtime.cpu.memory import available_bytes
+from llmc.runtime.cpu.memory import available_bytes, usable_cores
 from llmc.runtime.kv.pool_sizes import sequence_bytes
+
+LEGEND = "T: tokens of a step, R: its sampled rows; 64x8 x12: channels by tokens of a block, stages of its ring."
 
 
 def show_engine(folder: Path) -> None:
     """Print the manifest and the build's report for people. Raises EngineError."""
     manifest = read_manifest(folder)
     report = json.loads(read_file(folder, manifest, "report.json"))
-    console = Console(markup=False)
-    _facts(console, folder, manifest, report)
+    console = Console(markup=False, highlight=False)
+    console.print(_facts(folder, manifest, report))
     for target in manifest.targets:
         found = report["targets"][target.name]
         console.rule(f"{target.name}", align="left")
-        _kernels(console, found)
-        _rules(console, found)
-        _memory(console, manifest, target)
+        for table in (_launches(found), *_preferences(found), *_rules(found), _memory(manifest, target)):
+            if table.row_count:
+                console.print(table)
 
 
-def _facts(console: Console, folder: Path, manifest: Manifest, report: dict[str, Any]) -> None:
-    model = manifest.model
-    console.print(Text(str(folder), "bold"), f" engine format {manifest.format}, step ABI {manifest.abi}")
-    console.print(f"model     {model.name} ({model.architecture}), {model.num_parameters:,} parameters, {model.dtype}")
-    for target in manifest.targets:
-        console.print(f"target    {target.name} ({target.arch}: {', '.join(target.features)})")
-    console.print(f"made by   {', '.join(f'{k} {v}' for k, v in manifest.producer.items())}")
-    stored = report["model"]
-    for key, label in (
-        ("stored_as", "source"),
-        ("licence", "licence"),
-        ("ignored_config_keys", "config keys that HF ignores"),
-        ("ignored_tensors", "tensors that HF ignores"),
-        ("untied_parameters", "untied parameters"),
-    ):
-        if stored[key]:
-            value = stored[key]
-            console.print(f"{label}: {', '.join(value) if isinstance(value, list) else value}")
+def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table:
+    model, stored = manifest.model, report["model"]
+    source = f", made of {stored['stored_as']}" if stored["stored_as"] else ""
+    facts = {
+        "model": f"{model.name} ({model.architecture}), {model.num_parameters:,} parameters",
+        "weights": f"{model.dtype}{source}",
+        **{
+            f"target {target.name}": f"{target.arch}: {', '.join(target.features) or 'no extensions'}"
+            for target in manifest.targets
+        },
+        "made by": ", ".join(f"{tool} {version}" for tool, version in manifest.producer.items()),
+        "formats": f"engine {manifest.format}, step ABI {manifest.abi}",
+        "licence": stored["licence"],
+        "config keys that HF ignores": ", ".join(stored["ignored_config_keys"]),
+        "tensors that HF ignores": ", ".join(stored["ignored_tensors"]),
+        "untied parameters": ", ".join(stored["untied_parameters"]),
+    }
+    table = Table.grid(padding=(0, 2), expand=False)
+    table.add_row("engine", Text(str(folder), "bold"))
+    for label, value in facts.items():
+        if value:
+            table.add_row(label, value)
+    return table
 
 
-def _kernels(console: Console, report: dict[str, Any]) -> None:
-    table = Table("kernel", "decode", "prefill", title="launches")
-    names = sorted({name for launches in report["entries"].values() for name in launches})
-    for name in names:
-        table.add_row(name, *(str(report["entries"][entry].get(name, 0)) for entry in ("decode", "prefill")))
-    console.print(table)
-    for choice in report["kernels"]:
-        console.print(f"{choice['op']}:", Text(choice["chosen"], "green"), f" {choice['reason']}")
-        for name, reason in choice["rejected"].items():
-            console.print(f"    not {name}: {reason}")
+def _launches(report: Mapping[str, Any]) -> Table:
+    table = Table("kernel", title="launches of a step", title_justify="left")
+    for entry in report["entries"]:
+        table.add_column(entry, justify="right")
+    for name in sorted({name for launches in report["entries"].values() for name in launches}):
+        table.add_row(name, *(str(launches.get(name, 0)) for launches in report["entries"].values()))
+    return table
 
 
-def _rules(console: Console, report: dict[str, Any]) -> None:
-    table = Table("rule", "applied", title="what fused")
+def _preferences(report: Mapping[str, Any]) -> list[Table]:
+    """Of each op's choices the first words: the rest is in report.html, with all that was rejected."""
+    choices = report["kernels"]
+    ops = dict.fromkeys(choice["op"] for choice in choices)
+    tables = [_choices(op, [choice for choice in choices if choice["op"] == op]) for op in ops]
+    if tables:
+        tables[-1].caption = f"{LEGEND} Everything that was rejected: report.html."
+    return tables
+
+
+def _choices(op: str, choices: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(op, "chosen", "why", box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    rejected = any(choice["rejected"] for choice in choices)
+    for header in ("next best", "why not", "others") if rejected else ():
+        table.add_column(header, justify="right" if header == "others" else "left")
+    for choice in choices:
+        name, reason = next(iter(choice["rejected"].items()), ("", ""))
+        others = len(choice["rejected"]) - 1
+        last = (name, _head(reason), str(others) if others > 0 else "") if rejected else ()
+        table.add_row(choice.get("of", ""), Text(choice["chosen"], "green"), _head(choice["reason"]), *last)
+    return table
+
+
+def _head(reason: str) -> str:
+    return reason.partition(": ")[0]
+
+
+def _rules(report: Mapping[str, Any]) -> tuple[Table, Table]:
+    applied = Table("rule", title="what fused", title_justify="left")
+    applied.add_column("times", justify="right")
     for name, count in report["rules"]["applied"].items():
-        table.add_row(name, str(count))
-    console.print(table)
+        applied.add_row(name, str(count))
+    refused = Table("rule", "where", "why not", title="what did not fuse", title_justify="left")
     for name, places in report["rules"]["refused"].items():
-        for loc, reason in places.items():
-            console.print(f"not {name} at {loc}: {reason}")
+        for (where, reason), count in alike(places).items():
+            refused.add_row(name, where if count == 1 else f"{where}: {count} times", reason)
+    return applied, refused
 
 
-def _memory(console: Console, manifest: Manifest, target: TargetEntry) -> None:
+def alike(places: Mapping[str, str]) -> dict[tuple[str, str], int]:
+    """How often the same was refused for the same reason in layers that differ by their number."""
+    counts: dict[tuple[str, str], int] = {}
+    for loc, reason in places.items():
+        key = (re.sub(r"\.\d+\b", ".*", loc), re.sub(r"\.\d+\b", ".*", reason))
+        counts[key] = counts.get(key, 0) + 1
+    return counts
+
+
+def _memory(manifest: Manifest, target: TargetEntry) -> Table:
     memory, kv, limits = target.memory, target.kv, manifest.limits
-    arena = memory.arena
     sequence = partial(sequence_bytes, kv, limits.max_tokens)
-    scratch = arena.constant + arena.per_token * limits.max_tokens + arena.per_row * limits.max_batch
-    table = Table("bytes", "", title=f"memory on {target.name}")
+    threads = usable_cores() if target.kind == CPU else 0
+    scratch = memory.arena.total(limits.max_tokens, limits.max_batch, threads)
+    table = Table("", title=f"memory on {target.name}", title_justify="left")
+    table.add_column("bytes", justify="right")
     table.add_row("weights", f"{memory.weights_bytes:,}")
     for group in kv.groups:
         kept = "" if group.window is None else f", of the last {group.window:,}"
         table.add_row(f"KV per token{kept}: {len(group.slots)} slots", f"{group.bytes_per_token:,}")
     table.add_row(f"KV per sequence of {limits.max_seq_len:,}", f"{sequence(limits.max_seq_len):,}")
-    table.add_row(f"scratch for steps of {limits.max_tokens} tokens, {limits.max_batch} rows", f"{scratch:,}")
-    console.print(table)
-    if target.kind != CPU:
-        return
-    free = available_bytes() - scratch
-    counts = [f"{max(free, 0) // sequence(n):,} sequences of {n:,}" for n in (limits.max_seq_len, 1024)]
-    console.print(
-        f"proof     {available_bytes():,} bytes are free here: beside weights (mapped) and scratch they hold the KV of "
-        f"{' or '.join(counts)} tokens at once"
-    )
+    by = f", {threads} threads" if threads else ""
+    table.add_row(f"scratch for steps of {limits.max_tokens} tokens, {limits.max_batch} rows{by}", f"{scratch:,}")
+    if target.kind == CPU:
+        available = available_bytes()
+        table.add_section()
+        table.add_row("available on this machine now", f"{available:,}")
+        for length in sorted({limits.max_seq_len, min(1024, limits.max_seq_len)}, reverse=True):
+            count = max(available - scratch, 0) // sequence(length)
+            table.add_row(f"sequences of {length:,} tokens that fit beside scratch", f"{count:,}")
+    return table
 
 
 def show_targets() -> None:

@@ -16,11 +16,13 @@ from llmc.codegen.cpu.target import TargetError
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.commands.refusal import refuse
+from llmc.compiler.roofline.open_subject import open_subject
 from llmc.compiler.roofline.predict import CHUNK, Kernel, Point, Prediction, Total, predict
-from llmc.compiler.roofline.subject import PredictionError, Subject, open_subject
+from llmc.compiler.roofline.subject import PredictionError, Subject
 from llmc.compiler.roofline.text import microseconds, milliseconds, operations, percent, short_place, size
 from llmc.compiler.sources.errors import SourceError
-from llmc.compiler.targets import find_target
+from llmc.compiler.targets.find import find_target
+from llmc.compiler.targets.limits import check_limits
 from llmc.ir.graph import IRError
 from llmc.ir.ops.kernel import Scheme
 from llmc.runtime.errors import RuntimeFailure
@@ -50,11 +52,11 @@ def show_roofline(options: RooflineOptions) -> int:
         batches = _batches(options.batch)
         limits = read_limits(options.limits) if options.limits else None
         if limits is not None and asked:
-            limits.check(asked)
+            check_limits(limits, asked)
         subject = open_subject(options.subject, Scheme(options.dtype) if options.dtype else None)
         targets = asked or [find_target(name) for name in subject.targets]
         if limits is not None:
-            limits.check(targets)
+            check_limits(limits, targets)
         if options.length >= subject.max_seq_len:
             raise PredictionError(
                 f"--length {options.length}: {subject.name} has {subject.max_seq_len} positions, for answers as well"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from llmc.compiler.build import INT8_GROUP, model_length
+from llmc.compiler.build_options import INT8_GROUP
 from llmc.compiler.capture.capture import capture
-from llmc.compiler.roofline.predict import layout_of
-from llmc.compiler.roofline.subject import Lowering, Subject
+from llmc.compiler.envelope import model_length
+from llmc.compiler.roofline.lowering import Lowering
+from llmc.compiler.roofline.subject import Subject
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.ir.ops.kernel import Scheme, WeightLayout
@@ -29,4 +30,4 @@ def model_subject(model: str, scheme: Scheme) -> Subject:
         graphs = run_pipeline(captured.graph, pipeline, RuleLog(), lambda name, graph: None)
         return Lowering({g.name: g for g in graphs})
 
-    return Subject(source.name, scheme.value, model_length(source), lambda target: lowered(layout_of(target)))
+    return Subject(source.name, scheme.value, model_length(source), lambda target: lowered(target.layout))

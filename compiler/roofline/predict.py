@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmc.codegen.buffers import place_values
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
-from llmc.codegen.cpu.storage import CpuStorage
-from llmc.codegen.cuda.cost.roofline import Estimate, Launched, machine
-from llmc.codegen.cuda.plan.storage import CudaStorage
-from llmc.codegen.cuda.target.assumptions import ASSUMED
-from llmc.codegen.cuda.target.gpus import Gpu
-from llmc.codegen.roofline import Machine, floor, memory_bytes
+from llmc.codegen.kv_groups import BLOCK_TOKENS
+from llmc.codegen.roofline import Estimate, Machine, floor, memory_bytes
 from llmc.codegen.work import Costing, Step, Storage, Work, kernels, slots, weight_bytes
-from llmc.compiler.roofline.subject import Entries, Lowering
-from llmc.compiler.targets import Target
+from llmc.compiler.roofline.lowering import Entries, Lowering
+from llmc.compiler.targets.backend import Backend, Estimator
 from llmc.ir.graph import Graph, Node
 from llmc.ir.ops.attention import PagedAttention
 from llmc.ir.ops.constant import Weight
-from llmc.ir.ops.kernel import PackedLinear, Rows, Sample, WeightLayout
+from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
 from llmc.ir.ops.pointwise import Cast
 from llmc.ir.ops.shape import Expand, Permute, Slice, View
 
-BLOCK_TOKENS = 32  # of the KV cache
 CHUNK = 2048  # most tokens of a prefill step
 _QUIET = (Cast, View, Permute, Expand, Slice)  # not worth naming in a table
 
@@ -97,50 +92,34 @@ class Prediction:
     points: tuple[Point, ...]
 
 
-class TargetModel:
-    """A target as far as predictions go."""
+@dataclass(frozen=True)
+class _Costs:
+    """What predictions ask of a target, with the models of its kernels by graph."""
 
-    def __init__(self, target: Target, limits: MeasuredLimits | None) -> None:
-        self.target = target
-        self._launched: dict[Graph, Launched] = {}
-        self.storage: Storage = CudaStorage() if isinstance(target, Gpu) else CpuStorage()
-        self.machine: Machine | None = None
-        if isinstance(target, Gpu):
-            self.machine = machine(target)
-        elif limits is not None:
-            self.machine = limits.machine(target)
+    target: Backend
+    machine: Machine | None
+    estimators: dict[Graph, Estimator | None] = field(default_factory=dict)
 
     def estimate(self, graph: Graph, node: Node, work: Work, step: Step) -> Estimate | None:
-        """None on a CPU: there is no model of it beyond its floors."""
-        if not isinstance(self.target, Gpu):
-            return None
-        if graph not in self._launched:
-            self._launched[graph] = Launched(graph, self.target)
-        return self._launched[graph].estimate(node, work, step)
-
-    @property
-    def usable_bytes(self) -> int | None:
-        return int(self.target.memory_bytes * ASSUMED.memory) if isinstance(self.target, Gpu) else None
-
-
-def layout_of(target: Target) -> WeightLayout:
-    """How the kernels of a target read weights."""
-    return WeightLayout.ROWS if isinstance(target, Gpu) else WeightLayout.PANELS
+        if graph not in self.estimators:
+            self.estimators[graph] = self.target.estimator(graph)
+        estimator = self.estimators[graph]
+        return estimator(node, work, step) if estimator is not None else None
 
 
 def predict(
     lowering: Lowering,
-    target: Target,
+    target: Backend,
     batches: Sequence[int],
     length: int,
     chunk: int = CHUNK,
     limits: MeasuredLimits | None = None,
 ) -> Prediction:
     """`limits` count where they are of this target. IRError for a graph with ops that are no kernels."""
-    model = TargetModel(target, limits)
+    model = _Costs(target, target.machine(limits))
     entries = lowering.entries
-    memory = _Memory.of(entries, model.storage)
-    largest = memory.largest_batch(model.usable_bytes, length, chunk)
+    memory = _Memory.of(entries, target.storage)
+    largest = memory.largest_batch(target.usable_bytes, length, chunk)
     points = []
     for batch in batches:
         decode = _total(entries["decode"], [Step(batch, 1, length)], model)
@@ -149,11 +128,11 @@ def predict(
     peaks = vars(model.machine.peaks) if model.machine else {}
     return Prediction(
         target=target.name,
-        product=target.product if isinstance(target, Gpu) else target.mcpu,
+        product=target.product,
         lowered_for=lowering.built_for,
         bandwidth=model.machine.bandwidth if model.machine else None,
         peaks=dict(peaks),
-        memory_bytes=target.memory_bytes if isinstance(target, Gpu) else None,
+        memory_bytes=target.memory_bytes,
         weight_bytes=memory.weights,
         kv_bytes_per_token=memory.kv_per_token,
         arena_bytes_per_token=memory.per_token,
@@ -206,9 +185,9 @@ def _arena(graph: Graph, storage: Storage) -> tuple[int, int]:
     return memory.per_token, memory.per_row
 
 
-def _total(graph: Graph, steps: Iterable[Step], model: TargetModel) -> Total:
+def _total(graph: Graph, steps: Iterable[Step], model: _Costs) -> Total:
     """Equal steps and equal kernels together."""
-    costing = Costing.of(graph, model.storage)
+    costing = Costing.of(graph, model.target.storage)
     counts: dict[Step, int] = {}
     for step in steps:
         counts[step] = counts.get(step, 0) + 1
@@ -229,7 +208,7 @@ def _total(graph: Graph, steps: Iterable[Step], model: TargetModel) -> Total:
     )
 
 
-def _kernel(graph: Graph, node: Node, work: Work, step: Step, times: int, model: TargetModel) -> Kernel:
+def _kernel(graph: Graph, node: Node, work: Work, step: Step, times: int, model: _Costs) -> Kernel:
     least = floor(work, model.machine) if model.machine else None
     expected = model.estimate(graph, node, work, step)
     cache = model.machine.cache_bytes if model.machine else 0

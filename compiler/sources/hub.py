@@ -1,6 +1,5 @@
 """The door for a hub id: its files into huggingface_hub's cache, then the folder door."""
 
-import re
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -15,14 +14,8 @@ from huggingface_hub.errors import (
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.safetensors_checkpoint import checkpoint_files
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-
 # Everything but weights; README.md for the licence.
 _SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model", "README.md"]
-
-
-def looks_like_hub_id(text: str) -> bool:
-    return _HUB_ID.fullmatch(text) is not None
 
 
 def fetch(hub_id: str) -> Path:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.gguf_file import open_gguf
+from llmc.compiler.sources.given import Given, what_is
 from llmc.compiler.sources.hf_folder import open_folder
-from llmc.compiler.sources.hub import fetch, looks_like_hub_id
+from llmc.compiler.sources.hub import fetch
 from llmc.compiler.sources.model_source import ModelSource
 
 
@@ -15,14 +15,10 @@ def open_source(model: str) -> ModelSource:
     Raises SourceError, one line, for whatever cannot be read or is not supported.
     """
     path = Path(model).expanduser()
-    if path.is_dir():
-        return open_folder(path)
-    if path.is_file():
-        if path.suffix.lower() == ".gguf":
+    match what_is(model):
+        case Given.FOLDER:
+            return open_folder(path)
+        case Given.GGUF:
             return open_gguf(path)
-        raise SourceError(f"{path}: neither a model folder nor a .gguf file")
-    if looks_like_hub_id(model) and path.suffix.lower() not in (".gguf", ".safetensors", ".bin"):
-        return open_folder(fetch(model), name=model)
-    raise SourceError(
-        f"{path}: no such file or folder; give a HuggingFace folder, a hub id (OWNER/NAME) or a .gguf file"
-    )
+        case Given.HUB_ID:
+            return open_folder(fetch(model), name=model)

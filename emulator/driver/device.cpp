@@ -8,6 +8,7 @@
 namespace fake {
 
 thread_local Context* current_context = nullptr;
+static thread_local std::vector<Context*> below_current;  // what a thread pushed it on, the newest last
 
 Driver& Driver::instance() {
   static auto* driver = new Driver;
@@ -205,10 +206,27 @@ LLMC_API CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {
     if (d.streams[t].device == u32(dev)) d.streams[t].destroyed = true;
   return CUDA_SUCCESS;
 }
+LLMC_API CUresult cuCtxPushCurrent(CUcontext c) {
+  if (!Driver::instance().ready()) return CUDA_ERROR_NOT_INITIALIZED;
+  auto* context = reinterpret_cast<Context*>(c);
+  if (!context || !context->retained) return CUDA_ERROR_INVALID_CONTEXT;
+  if (current_context) below_current.push_back(current_context);
+  current_context = context;
+  return CUDA_SUCCESS;
+}
+LLMC_API CUresult cuCtxPopCurrent(CUcontext* out) {
+  if (!Driver::instance().ready()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (!current_context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (out) *out = reinterpret_cast<CUcontext>(current_context);
+  current_context = below_current.empty() ? nullptr : below_current.back();
+  if (!below_current.empty()) below_current.pop_back();
+  return CUDA_SUCCESS;
+}
 LLMC_API CUresult cuCtxSetCurrent(CUcontext c) {
   if (!Driver::instance().ready()) return CUDA_ERROR_NOT_INITIALIZED;
   auto* context = reinterpret_cast<Context*>(c);
   if (context && !context->retained) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context) return current_context ? cuCtxPopCurrent(nullptr) : CUDA_SUCCESS;
   current_context = context;
   return CUDA_SUCCESS;
 }

@@ -30,7 +30,7 @@ struct Entry { const char* name; void* address; };
 static const Entry kEntries[] = {
     E(cuInit), E(cuDriverGetVersion), E(cuDeviceGetCount), E(cuDeviceGet), E(cuDeviceGetName), E(cuDeviceGetUuid),
     E(cuDeviceTotalMem), E(cuDeviceGetAttribute), E(cuDevicePrimaryCtxRetain), E(cuDevicePrimaryCtxRelease),
-    E(cuCtxSetCurrent), E(cuCtxGetCurrent), E(cuCtxGetDevice), E(cuCtxSynchronize), E(cuDeviceCanAccessPeer),
+    E(cuCtxPushCurrent), E(cuCtxPopCurrent), E(cuCtxSetCurrent), E(cuCtxGetCurrent), E(cuCtxGetDevice), E(cuCtxSynchronize), E(cuDeviceCanAccessPeer),
     E(cuCtxEnablePeerAccess), E(cuCtxDisablePeerAccess), E(cuGetErrorName), E(cuGetErrorString),
     E(cuMemAlloc), E(cuMemFree), E(cuMemHostAlloc), E(cuMemAllocHost), E(cuMemFreeHost), E(cuMemHostGetDevicePointer),
     E(cuMemGetInfo), E(cuDeviceGetDefaultMemPool), E(cuMemPoolCreate), E(cuMemPoolDestroy), E(cuMemPoolSetAttribute),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmc.runtime.errors import DiskFull, OutputOccupied
+from llmc.runtime.errors import DiskFull, OutputOccupied, OutputUnwritable
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -23,29 +23,54 @@ _NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 
 
 @contextmanager
-def atomic_folder(output: Path, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
+def atomic_folder(output: Path, may_replace: Callable[[Path], bool], needs: int = 0) -> Iterator[Path]:
     """A fresh folder to fill, which becomes `output` when the block ends without an error.
 
     Raises OutputOccupied, before and after the block, if something lies at `output` that `may_replace` refuses;
-    DiskFull if there is no space left. The block is expected to fsync what it writes (`artifact.seal` does);
-    the renames are fsynced here.
+    OutputUnwritable before it; DiskFull before it if the bytes that it `needs` at least are not free, and when there is
+    no space left. An OSError of the block names files as they would be in `output`. The block is expected to fsync what
+    it writes (`artifact.seal` does); the renames are fsynced here.
     """
     output = Path(os.path.abspath(output))
     check_output(output, may_replace)
+    if needs > _free_bytes(output):
+        raise DiskFull(f"{output}: needs {needs:,} bytes, {_room(output)}")
     output.parent.mkdir(parents=True, exist_ok=True)
     # At its end goes the unfinished folder, or the replaced engine, which bears the sibling's name by then.
     with hidden_sibling(output) as staged:
         try:
             yield staged
-            check_output(output, may_replace)
+            _check_free(output, may_replace)
             _move_into_place(staged, output)
         except OSError as error:
-            if error.errno not in _NO_SPACE:
-                raise
-            raise DiskFull(
-                f"{output}: no space left after {_tree_bytes(staged)} bytes of the engine, "
-                f"{shutil.disk_usage(output.parent).free} bytes are free; make room or choose another -o"
-            ) from error
+            if error.errno in _NO_SPACE:
+                of = f" of the {needs:,} that it needs at least" if needs else ""
+                raise DiskFull(
+                    f"{output}: no space left after {_tree_bytes(staged):,} bytes{of}, {_room(output)}"
+                ) from error
+            if (name := _name_in(staged, error)) is not None:
+                raise OSError(error.errno, error.strerror, str(output / name)) from error
+            raise
+
+
+def _free_bytes(output: Path) -> int:
+    found = os.statvfs(_existing_parent(output))
+    return found.f_bavail * found.f_frsize
+
+
+def _room(output: Path) -> str:
+    return f"{_free_bytes(output):,} are free in {_existing_parent(output)}; make room or choose another -o"
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(parent for parent in path.parents if os.path.exists(parent))
+
+
+def _name_in(staged: Path, error: OSError) -> Path | None:
+    """The file that an error is about, where it lies in the hidden folder, whose name nobody knows."""
+    name = error.filename
+    path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
+    return path.relative_to(staged) if path is not None and path.is_relative_to(staged) else None
 
 
 @contextmanager
@@ -62,10 +87,34 @@ def hidden_sibling(output: Path) -> Iterator[Path]:
 
 
 def check_output(output: Path, may_replace: Callable[[Path], bool]) -> None:
-    """Raises OutputOccupied if a build must not put an engine at `output`."""
-    if output.is_symlink():
+    """Raises OutputOccupied if a build must not put an engine at `output`, OutputUnwritable if it could not."""
+    _check_free(output, may_replace)
+    check_writable(output)
+
+
+def check_writable(path: Path, option: str = "-o") -> None:
+    """Raises OutputUnwritable where nothing can be made at a path, or hidden beside it. Leaves nothing behind.
+
+    `option`: what the user chooses the path by.
+    """
+    there = _existing_parent(path)
+    probe = there / _sibling(path).name
+    try:
+        probe.mkdir()
+        # What is still to be made goes below the probe, and not where another build may come to rely on it.
+        (probe / _sibling(path).relative_to(there)).mkdir(parents=True)
+    except OSError as error:
+        raise OutputUnwritable(
+            f"{path}: cannot be made in {there}: {error.strerror}; choose another {option}"
+        ) from error
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
+
+
+def _check_free(output: Path, may_replace: Callable[[Path], bool]) -> None:
+    if os.path.islink(output):
         raise OutputOccupied(f"{output}: is a symbolic link; give the folder itself")
-    if output.exists() and not may_replace(output):
+    if os.path.exists(output) and not may_replace(output):
         raise OutputOccupied(f"{output}: exists and is no engine, so it is not replaced; choose another -o or move it")
 
 
@@ -78,16 +127,21 @@ def fsync_tree(folder: Path) -> None:
 
 
 def _tree_bytes(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+    """On the disk: a file may be longer than what is written of it."""
+    return sum(512 * path.lstat().st_blocks for path in folder.rglob("*") if path.is_file())
 
 
 def _prefix(output: Path) -> str:
     return f".{output.name}.llmc-build-"
 
 
+def _sibling(output: Path) -> Path:
+    return output.parent / (_prefix(output) + secrets.token_hex(8))
+
+
 def _create_locked(output: Path) -> tuple[Path, int]:
     while True:
-        staged = output.parent / (_prefix(output) + secrets.token_hex(8))
+        staged = _sibling(output)
         staged.mkdir()
         lock = os.open(staged, os.O_RDONLY | os.O_DIRECTORY)
         try:

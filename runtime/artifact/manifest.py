@@ -11,7 +11,9 @@ from llmc.runtime.artifact.kv_layout import KvLayout
 
 FORMAT = 3
 ABI = 2
+MAX_LOGPROBS = 20  # alternatives that a row of a step's outputs holds, on every target
 CPU, CUDA = "cpu", "cuda"
+LINE_BYTES = 64  # of a CPU's cache
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,21 @@ class Limits:
 
 @dataclass(frozen=True)
 class ArenaBytes:
-    """Scratch memory: constant + per_token * max_tokens + per_row * max_rows + per_thread * threads."""
+    """Scratch memory: constant + per_token * max_tokens + per_row * max_rows + per_thread * threads, in whole lines.
+
+    That is what llmc_create allocates of a CPU target where the envelope's max_seq_len is used; less for a lower one,
+    which `per_thread` of CPU targets depends on.
+    """
 
     constant: int
     per_token: int
     per_row: int
     per_thread: int
+
+    def total(self, max_tokens: int, max_rows: int, threads: int) -> int:
+        """Bytes for steps of so many tokens and sampled rows."""
+        exact = self.constant + self.per_token * max_tokens + self.per_row * max_rows + self.per_thread * threads
+        return -(-exact // LINE_BYTES) * LINE_BYTES
 
 
 @dataclass(frozen=True)

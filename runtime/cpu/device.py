@@ -1,63 +1,19 @@
-"""Where steps run. The engine talks to the `Device` protocol; `CpuDevice` runs model.so, `cuda.device` cubins."""
+"""CPU engines: `CpuDevice` runs model.so."""
 
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from llmc.runtime.artifact.artifact import Artifact
-from llmc.runtime.artifact.manifest import CUDA
-from llmc.runtime.cpu.library import LlmcConfig, LlmcKvPool, load_library
+from llmc.runtime.cpu.library import CpuStep, LlmcConfig, LlmcKvPool, load_library
 from llmc.runtime.cpu.memory import Pool, available_bytes
+from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
-from llmc.runtime.step.limits import LoadOptions, plan_limits
 
 _LINE = 64  # bytes; pools are aligned to it
-
-
-def open_device(artifact: Artifact, options: LoadOptions) -> "Device":
-    """The device of the artifact's target, ready for steps. Raises EngineError subclasses, InvalidParameter."""
-    if artifact.target.kind == CUDA:
-        from llmc.runtime.cuda.device import CudaDevice
-
-        return CudaDevice(artifact, options)
-    plan = plan_limits(artifact.manifest, artifact.target, options)
-    return CpuDevice(artifact, plan.step, plan.num_blocks, plan.threads)
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """Bytes a device holds."""
-
-    weights_bytes: int
-    kv_bytes: int
-    arena_bytes: int
-
-
-class Device(Protocol):
-    """Executes steps and owns the KV pools, the scratch memory and the sampler."""
-
-    @property
-    def limits(self) -> StepLimits: ...
-
-    @property
-    def num_blocks(self) -> tuple[int, ...]:
-        """Of every KV group's pool."""
-
-    @property
-    def memory(self) -> DeviceMemory: ...
-
-    def prefill(self, step: StepBuffers) -> None:
-        """Run a step of any mix of chunks and single tokens. Raises StepFailed."""
-
-    def decode(self, step: StepBuffers) -> None:
-        """Run a step in which every sequence has exactly one token, which is sampled. Raises StepFailed."""
-
-    def close(self) -> None:
-        """Give back memory and threads; closing again changes nothing."""
 
 
 class CpuDevice:
@@ -68,6 +24,7 @@ class CpuDevice:
 
     def __init__(self, artifact: Artifact, limits: StepLimits, num_blocks: Sequence[int], threads: int) -> None:
         self._engine: int | None = None
+        self._steps: WeakKeyDictionary[StepBuffers, CpuStep] = WeakKeyDictionary()
         self.limits = limits
         self.num_blocks = tuple(num_blocks)
         manifest, kv = artifact.manifest, artifact.target.kv
@@ -130,7 +87,9 @@ class CpuDevice:
                 f"the engine was loaded by process {self._process}, and a fork has none of its threads; load it in "
                 "the process that uses it"
             )
-        code = getattr(self._library, entry)(self._engine, ctypes.byref(step.struct))
+        if step not in self._steps:
+            self._steps[step] = CpuStep(step)
+        code = getattr(self._library, entry)(self._engine, self._steps[step].of(step))
         if code != 0:
             raise StepFailed(
                 f"{entry} returned {code} for a step of {step.num_tokens} tokens, {step.num_seqs} sequences, "

@@ -1,41 +1,15 @@
-"""templates/cpu/abi.h, mirrored field by field for ctypes.
+"""templates/cpu/abi.h, mirrored field by field for ctypes; LlmcSampling is `step.row_sampling.SAMPLING_RECORD`.
 
 A test compares sizes and offsets with the C compiler's.
 """
 
 import ctypes
 import os
-from ctypes import POINTER, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
-from typing import BinaryIO
+from ctypes import POINTER, c_int32, c_int64, c_uint32, c_void_p
+from typing import Any, BinaryIO
 
 from llmc.runtime.errors import AbiMismatch
-
-MAX_LOGPROBS = 20
-
-
-class LlmcSampling(ctypes.Structure):
-    """How one row's next token is chosen."""
-
-    _fields_ = (
-        ("temperature", c_float),
-        ("top_p", c_float),
-        ("min_p", c_float),
-        ("repetition_penalty", c_float),
-        ("presence_penalty", c_float),
-        ("frequency_penalty", c_float),
-        ("top_k", c_int32),
-        ("num_logprobs", c_int32),
-        ("seed", c_uint64),
-        ("sample_index", c_uint32),
-        ("position", c_uint32),
-        ("history", c_void_p),
-        ("history_len", c_int32),
-        ("prompt_len", c_int32),
-        ("bias_ids", c_void_p),
-        ("bias", c_void_p),
-        ("num_bias", c_int32),
-        ("padding", c_int32),
-    )
+from llmc.runtime.step.arrays import StepBuffers
 
 
 class LlmcStep(ctypes.Structure):
@@ -51,13 +25,36 @@ class LlmcStep(ctypes.Structure):
         ("seq_starts", c_void_p),
         ("block_tables", c_void_p),
         ("rows", c_void_p),
-        ("sampling", POINTER(LlmcSampling)),
+        ("sampling", c_void_p),
         ("logits", c_void_p),
         ("out_tokens", c_void_p),
         ("out_logprob", c_void_p),
         ("out_top_ids", c_void_p),
         ("out_top_logprobs", c_void_p),
     )
+
+
+_INPUTS = ("token_ids", "positions", "seq_starts", "block_tables", "rows")
+_OUTPUTS = ("out_tokens", "out_logprob", "out_top_ids", "out_top_logprobs")
+
+
+class CpuStep:
+    """The LlmcStep of a step's arrays, which it points to: made once, with nothing copied."""
+
+    def __init__(self, step: StepBuffers) -> None:
+        self._struct = LlmcStep(block_table_stride=step.limits.blocks_per_seq)
+        for name in (*_INPUTS, *_OUTPUTS):
+            setattr(self._struct, name, getattr(step, name).ctypes.data)
+        self._sampling = step.sampling.ctypes.data
+        self._reference = ctypes.byref(self._struct)
+
+    def of(self, step: StepBuffers) -> Any:
+        """What llmc_prefill and llmc_decode take, for what the arrays hold now."""
+        struct = self._struct
+        struct.num_tokens, struct.num_seqs, struct.num_rows = step.num_tokens, step.num_seqs, step.num_rows
+        struct.sampling = self._sampling if step.samples else None
+        struct.logits = None if step.logits is None else step.logits.ctypes.data
+        return self._reference
 
 
 class LlmcKvPool(ctypes.Structure):

@@ -7,7 +7,6 @@ import contextlib
 import os
 
 from llmc.runtime.artifact.artifact import Artifact
-from llmc.runtime.cpu.device import DeviceMemory
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
 from llmc.runtime.cuda.driver.driver import CudaError
 from llmc.runtime.cuda.graph.arguments import Arguments
@@ -19,6 +18,7 @@ from llmc.runtime.cuda.memory.resident import Resident
 from llmc.runtime.cuda.plan import Sizes, read_plan
 from llmc.runtime.cuda.step.logits import LogitsCopy
 from llmc.runtime.cuda.step.sampling_stage import SamplingStage
+from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
 from llmc.runtime.step.arrays import StepBuffers
 from llmc.runtime.step.limits import LoadOptions, plan_step
@@ -67,8 +67,9 @@ class CudaDevice:
         self._logits = {}
         early = EarlyStart(resident.context.programmatic)
         for entry, plan in plans.items():
-            arguments = Arguments(plan, resident.addresses)
-            arguments.check(buckets[entry][-1])
+            with resident.context.current():
+                arguments = Arguments(plan, resident.addresses)
+                arguments.check(buckets[entry][-1])
             assert resident.kernels is not None
             if options.serial:
                 self._entries[entry] = SerialEntry(plan, resident.kernels, arguments)
@@ -94,11 +95,11 @@ class CudaDevice:
         resident, self._resident = self._resident, None
         if resident is None or self._process != os.getpid():
             return
-        with contextlib.suppress(CudaError):
-            resident.context.enter()
-            resident.context.synchronize()
-        for runner in self._entries.values():
-            runner.close()
+        with contextlib.suppress(CudaError), resident.context.current():
+            with contextlib.suppress(CudaError):
+                resident.context.synchronize()
+            for runner in self._entries.values():
+                runner.close()
         resident.close()
 
     def _run(self, entry: str, step: StepBuffers, sizes: Sizes) -> None:
@@ -112,19 +113,9 @@ class CudaDevice:
             )
         if self._died_of is not None:
             raise StepFailed(f"the device has failed and must be loaded anew, in a new process: {self._died_of}")
-        context, stream = resident.context, resident.context.stream
         try:
-            context.enter()
-            if self._under_way:  # an exception (Ctrl-C) tore the last step before its end
-                context.synchronize()
-            self._under_way = True
-            resident.inputs.send(step, stream)
-            self._entries[entry].run(sizes, stream)
-            resident.outputs.fetch(step, stream)
-            self._logits[entry].fetch(step, stream)
-            context.synchronize()
-            self._under_way = False
-            resident.outputs.read(step)
+            with resident.context.current():
+                self._step(resident, entry, step, sizes)
         except CudaError as error:
             text = (
                 f"{entry} of {step.num_tokens} tokens, {step.num_seqs} sequences, {step.num_rows} rows: {error}; "
@@ -134,11 +125,26 @@ class CudaDevice:
         except StepFailed as error:
             raise self._failed(error) from error.__cause__
 
+    def _step(self, resident: Resident, entry: str, step: StepBuffers, sizes: Sizes) -> None:
+        context, stream = resident.context, resident.context.stream
+        if self._under_way:  # an exception (Ctrl-C) tore the last step before its end
+            context.synchronize()
+        self._under_way = True
+        resident.inputs.send(step, stream)
+        self._entries[entry].run(sizes, stream)
+        resident.outputs.fetch(step, stream)
+        self._logits[entry].fetch(step, stream)
+        context.synchronize()
+        self._under_way = False
+        resident.outputs.read(step)
+
     def _failed(self, failure: StepFailed) -> StepFailed:
         """Kernels that fault leave a context in which nothing works any more; a refused call leaves it as it was."""
         assert self._resident is not None
+        context = self._resident.context
         try:
-            self._resident.context.synchronize()
+            with context.current():
+                context.synchronize()
             self._under_way = False
         except CudaError:
             self._died_of = str(failure)

@@ -3,7 +3,7 @@
     with Engine.load("smollm2") as engine:
         print(engine.generate(["Once upon a time"], max_tokens=32)[0].text)
 
-One step is schedule -> prepare -> execute (sampling included) -> commit. One thread drives an engine; nothing
+One step is schedule -> lay out -> execute (sampling included) -> commit. One thread drives an engine; nothing
 runs between calls of `step`. Who comes in during a call, another thread or a signal handler, is refused
 (runtime/loop/turns.py).
 """
@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from llmc.runtime.artifact.artifact import TOKENIZER, Artifact, identity, open_artifact
 from llmc.runtime.artifact.features import Machine
-from llmc.runtime.cpu.device import Device, open_device
+from llmc.runtime.device.open_device import open_device
+from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, RuntimeFailure, StepFailed
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.kv.pool_sizes import retentions
 from llmc.runtime.loop.commit import Commit
 from llmc.runtime.loop.handle import Live, RequestHandle
+from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.request import FinishReason, Request, TokenHistory
 from llmc.runtime.loop.results import Completion, Output
 from llmc.runtime.loop.schedule import Scheduler
@@ -195,7 +197,7 @@ class Engine:
         batch = self._scheduler.schedule()
         if not batch.chunks:
             return False
-        sampled = [self._live[chunk.request] for chunk in self._buffers.fill(batch)]
+        sampled = [self._live[chunk.request] for chunk in lay_out(batch, self._buffers)]
         (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
         self._scheduler.computed(batch)
         self._commit.tokens(sampled)

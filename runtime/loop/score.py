@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from llmc.runtime.cpu.device import Device
+from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.step.arrays import StepBuffers
@@ -79,9 +79,11 @@ class Scorer:
                     raise InvalidParameter(
                         f"a chunk wants {len(inside)} rows of logits, max_rows is {limits.max_rows}; load with more"
                     )
-                offsets = np.asarray(inside, dtype=np.int32) - start
                 self._blocks.take(table, end)
-                self._buffers.fill_scoring(ids[start:end], start, table, offsets, buffer)
+                self._buffers.begin(samples=False, logits=buffer)
+                self._buffers.add_sequence(ids[start:end], start, table)
+                for row in inside:
+                    self._buffers.add_row(row - start)
                 (self._device.decode if count == len(inside) == 1 else self._device.prefill)(self._buffers)
                 self._blocks.computed(table, end)
                 if inside:

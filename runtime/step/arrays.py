@@ -1,15 +1,13 @@
 """A batch as the arrays of one step. The buffers are allocated once and reused by every step."""
 
-import ctypes
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmc.runtime.cpu.library import MAX_LOGPROBS, LlmcSampling, LlmcStep
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 from llmc.runtime.kv.blocks import NO_BLOCK, BlockTable
-from llmc.runtime.loop.schedule import Batch, Chunk
+from llmc.runtime.step.row_sampling import SAMPLING_RECORD, RowSampling
 
 
 @dataclass(frozen=True)
@@ -32,86 +30,57 @@ class StepLimits:
 
 
 class StepBuffers:
-    """Host memory of one step, laid out as abi.h wants it.
+    """Host memory of one step: T tokens of S sequences, of which R rows get logits and, if so, a sampled token.
 
-    Every array is the caller's until the step returns.
+    Its arrays are as long as the largest step, and stay where they are. A device reads the first, and writes those of
+    outputs, while the step runs.
     """
 
     def __init__(self, limits: StepLimits) -> None:
         self.limits = limits
         tokens, seqs, rows = limits.max_tokens, limits.max_seqs, limits.max_rows
+        self.num_tokens = self.num_seqs = self.num_rows = 0
         self.token_ids = np.zeros(tokens, np.int32)
-        self.positions = np.zeros(tokens, np.int32)
-        self.seq_starts = np.zeros(seqs + 1, np.int32)
+        self.positions = np.zeros(tokens, np.int32)  # ascending by one inside a sequence
+        self.seq_starts = np.zeros(seqs + 1, np.int32)  # sequence i owns tokens seq_starts[i] .. seq_starts[i+1]-1
+        # [groups, S, blocks]: enough for the last position of each, NO_BLOCK behind the window of its first token
         self.block_tables = np.full((limits.kv_groups, seqs, limits.blocks_per_seq), NO_BLOCK, np.int32)
-        self.rows = np.zeros(rows, np.int32)
-        self.sampling = (LlmcSampling * rows)()
-        self.out_tokens = np.zeros(rows, np.int32)
+        self.rows = np.zeros(rows, np.int32)  # token whose logits are wanted, ascending
+        self.samples = False  # whether rows get a token, each as its record says
+        self.sampling = np.zeros(rows, SAMPLING_RECORD)
+        self._records = self.sampling.view(np.uint8).data
+        self.logits: NDArray[np.float32] | None = None  # [R, vocab], where raw logits go
+        self.out_tokens = np.zeros(rows, np.int32)  # -1 where the logits were not finite
         self.out_logprob = np.zeros(rows, np.float32)
-        self.out_top_ids = np.zeros((rows, MAX_LOGPROBS), np.int32)
+        self.out_top_ids = np.zeros((rows, MAX_LOGPROBS), np.int32)  # best first
         self.out_top_logprobs = np.zeros((rows, MAX_LOGPROBS), np.float32)
+
+    def begin(self, *, samples: bool, logits: NDArray[np.float32] | None = None) -> None:
+        """A step of nothing yet. Its rows get tokens if it `samples`, and raw logits go to `logits`."""
         self.num_tokens = self.num_seqs = self.num_rows = 0
-        self.struct = LlmcStep(block_table_stride=limits.blocks_per_seq)
-        for name in ("token_ids", "positions", "seq_starts", "block_tables", "rows"):
-            setattr(self.struct, name, _address(getattr(self, name)))
-        for name in ("out_tokens", "out_logprob", "out_top_ids", "out_top_logprobs"):
-            setattr(self.struct, name, _address(getattr(self, name)))
-        self._sampling_pointer = ctypes.cast(self.sampling, ctypes.POINTER(LlmcSampling))
-        self._no_sampling = ctypes.POINTER(LlmcSampling)()
+        self.samples, self.logits = samples, logits
 
-    def fill(self, batch: Batch) -> list[Chunk]:
-        """Lay out a batch. Returns the chunks that sample, one per row, in row order."""
-        self._clear()
-        sampled = [chunk for chunk in batch.chunks if chunk.samples]
-        for chunk in batch.chunks:
-            tokens = chunk.request.tokens
-            ids = tokens.ids[chunk.start : chunk.start + chunk.count]
-            self._add_sequence(ids, chunk.start, chunk.blocks)
-            if chunk.samples:
-                self.rows[self.num_rows] = self.num_tokens - 1
-                self.sampling[self.num_rows] = chunk.request.sampling.at(tokens.address, len(tokens))
-                self.num_rows += 1
-        self._finish(self._sampling_pointer, None)
-        return sampled
-
-    def fill_scoring(
-        self,
-        ids: NDArray[np.int32],
-        start: int,
-        blocks: BlockTable,
-        rows: NDArray[np.int32],
-        logits: NDArray[np.float32],
-    ) -> None:
-        """Lay out one chunk of one sequence.
-
-        Raw logits of `rows` (offsets in the chunk) go to `logits` [R, vocab].
-        """
-        self._clear()
-        self._add_sequence(ids, start, blocks)
-        self.num_rows = len(rows)
-        self.rows[: self.num_rows] = rows
-        self._finish(self._no_sampling, _address(logits))
-
-    def _clear(self) -> None:
-        self.num_tokens = self.num_seqs = self.num_rows = 0
-
-    def _add_sequence(self, ids: NDArray[np.int32], start: int, blocks: BlockTable) -> None:
-        first, end = self.num_tokens, self.num_tokens + len(ids)
-        self.token_ids[first:end] = ids
-        self.positions[first:end] = start if len(ids) == 1 else np.arange(start, start + len(ids), dtype=np.int32)
+    def add_sequence(self, ids: NDArray[np.int32], start: int, blocks: BlockTable) -> None:
+        """Tokens of the next sequence, at positions `start` and up."""
+        count, first, seq = len(ids), self.num_tokens, self.num_seqs
+        end = first + count
+        if count == 1:
+            self.token_ids[first], self.positions[first] = ids[0], start
+        else:
+            self.token_ids[first:end] = ids
+            self.positions[first:end] = np.arange(start, start + count, dtype=np.int32)
         for group in range(self.limits.kv_groups):
             ids_of_blocks = blocks.block_ids(group)
-            self.block_tables[group, self.num_seqs, : len(ids_of_blocks)] = ids_of_blocks
-        self.num_tokens = end
-        self.num_seqs += 1
-        self.seq_starts[self.num_seqs] = end
+            self.block_tables[group, seq, : len(ids_of_blocks)] = ids_of_blocks
+        self.num_tokens, self.num_seqs = end, seq + 1
+        self.seq_starts[seq + 1] = end
 
-    def _finish(self, sampling: Any, logits: int | None) -> None:
-        struct = self.struct
-        struct.num_tokens, struct.num_seqs, struct.num_rows = self.num_tokens, self.num_seqs, self.num_rows
-        struct.sampling = sampling
-        struct.logits = logits
+    def add_row(self, token: int) -> None:
+        """A row of logits, for a token of the step (counted over all sequences) behind those of earlier rows."""
+        self.rows[self.num_rows] = token
+        self.num_rows += 1
 
-
-def _address(array: NDArray[Any]) -> int:
-    return int(array.ctypes.data)
+    def add_sampled_row(self, token: int, sampling: RowSampling, history_address: int, history_len: int) -> None:
+        """A row whose next token is chosen, after `history_len` ids that lie at `history_address`."""
+        sampling.write(self._records, self.num_rows, history_address, history_len)
+        self.add_row(token)

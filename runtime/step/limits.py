@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 from llmc.runtime.artifact.kv_layout import KvLayout
 from llmc.runtime.artifact.manifest import Manifest, TargetEntry
-from llmc.runtime.cpu.memory import available_bytes, usable_cores
 from llmc.runtime.errors import InvalidParameter, NotEnoughMemory
 from llmc.runtime.kv.pool_sizes import size_pools
 from llmc.runtime.step.arrays import StepLimits
 
-_MAX_THREADS = 1024
 _MAX_KV_BYTES = 1 << 50
 
 
@@ -24,26 +22,6 @@ class LoadOptions:
     threads: int | None = None
     kv_memory: int | None = None
     serial: bool = False
-
-
-@dataclass(frozen=True)
-class LimitPlan:
-    """Sizes of the device to create. `num_blocks`: of every KV group's pool."""
-
-    step: StepLimits
-    num_blocks: tuple[int, ...]
-    threads: int
-
-
-def plan_limits(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> LimitPlan:
-    """For a CPU target. Raises InvalidParameter outside the envelope, NotEnoughMemory if no KV block fits."""
-    step = plan_step(manifest, target, options)
-    threads = within("threads", options.threads, min(usable_cores(), _MAX_THREADS), _MAX_THREADS)
-    if options.kv_memory is None:
-        budget, source = available_bytes() // 2, "half of the free memory"
-    else:
-        budget, source = asked_kv_memory(options.kv_memory), "kv_memory"
-    return LimitPlan(step, num_blocks(target.kv, step, budget, source), threads)
 
 
 def plan_step(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> StepLimits:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from llmc.runtime.artifact.manifest import GenerationDefaults
-from llmc.runtime.cpu.library import MAX_LOGPROBS
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS, GenerationDefaults
 from llmc.runtime.errors import InvalidParameter
 
 MAX_STOPS = 16

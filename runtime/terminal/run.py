@@ -1,147 +1,112 @@
-"""`llmc run`: one answer, or a chat, streamed to a terminal.
+"""`llmc run`: one answer, or a chat, streamed. The answer is all that goes to stdout; the rest goes to stderr.
 
 The command line is read by llmc.compiler.commands.cli.
 """
 
-import contextlib
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
 from llmc.runtime.artifact.manifest import CPU
-from llmc.runtime.errors import RequestError
+from llmc.runtime.errors import InvalidParameter
 from llmc.runtime.loop.engine import Engine
 from llmc.runtime.loop.request import FinishReason
-from llmc.runtime.loop.results import Completion
 from llmc.runtime.step.params import SamplingParams
-from llmc.runtime.terminal.console import Interrupts, printable
-from llmc.runtime.text.chat import Message
+from llmc.runtime.terminal.console import Waiting
+from llmc.runtime.terminal.conversation import Conversation
+from llmc.runtime.terminal.session import SETTINGS, Session
+from llmc.runtime.terminal.typed_messages import ReadLine, read_text, terminal_reader, text_of
 
 EXIT_INTERRUPTED = 130
+STDIN = Path("-")
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What `llmc run` was asked for. None: the model's own setting, or the engine's default."""
+    """What `llmc run` was asked for. None: the model's own setting, or the engine's default.
+
+    `prompt` and `file` make one text, the file first; without either, the whole of a piped stdin is it, and at a
+    terminal there is a chat.
+    """
 
     engine: Path
-    prompt: str | None = None  # None: interactive
+    prompt: str | None = None
+    file: Path | None = None  # STDIN: standard input
+    system: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     seed: int | None = None
+    stop: tuple[str, ...] = ()
     raw: bool = False  # continue plain text instead of chatting
-    quiet: bool = False  # print the answer's text alone
+    quiet: bool = False  # the answers alone
     threads: int | None = None
     device: str | None = None  # a kind of target: cpu or cuda
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The fields of SamplingParams that were given."""
+        given = {name: getattr(self, name) for name in SETTINGS}
+        return {name: value for name, value in given.items() if value is not None and value != ()}
 
-def run(options: RunOptions, out: TextIO | None = None, read_line: Callable[[str], str] = input) -> int:
-    """Run the command; returns its exit code. Raises RuntimeFailure with a one-line message.
 
-    `read_line(prompt)` gives the chat's next line and raises EOFError at its end, as `input` does.
+def run(
+    options: RunOptions,
+    out: TextIO | None = None,
+    read_line: ReadLine | None = None,
+    notices: TextIO | None = None,
+) -> int:
+    """Run the command; returns its exit code. Raises RuntimeFailure or OSError with a one-line message.
+
+    `read_line` gives the lines of a chat; by default they come from the terminal, where stdin is one.
     """
-    out = out or sys.stdout
-    with Engine.load(options.engine, threads=options.threads, max_batch=1, device=options.device) as engine:
-        if engine.artifact.target.kind == CPU and not options.quiet:
+    out, notices = out or sys.stdout, notices or sys.stderr
+    # Before a large engine is loaded, and a long text is waited for.
+    SamplingParams(**options.stated)
+    if options.raw and options.system:
+        raise InvalidParameter("a system message is a part of the chat template: leave out --system, or --raw")
+    asked = _asked(options)
+    piped = asked is None and read_line is None and not sys.stdin.isatty()
+    if piped:
+        asked = _read(STDIN)
+    quiet = options.quiet or piped
+    with _load(options, notices) as engine:
+        if engine.artifact.target.kind == CPU and not quiet:
             for reason in engine.artifact.passed_over:
-                print(f"on the CPU: {reason}", file=sys.stderr)
-        session = _Session(engine, options, out)
-        if options.prompt is not None:
-            return session.answer_once(options.prompt)
-        if read_line is input and sys.stdin.isatty():
-            with contextlib.suppress(ImportError):  # line editing for `input`, where Python has it
-                import_module("readline")
-        return session.chat(read_line)
+                print(f"on the CPU: {reason}", file=notices)
+        session = Session(
+            engine, options.stated, out, notices, system=options.system, raw=options.raw, figures=not quiet
+        )
+        if piped and not asked:
+            return 0
+        if asked is not None:
+            completion = session.answer([{"role": "user", "content": asked}])
+            return EXIT_INTERRUPTED if completion.finish_reason is FinishReason.CANCELLED else 0
+        if not quiet:
+            model = engine.manifest.model
+            session.notice(f"{model.name} ({model.dtype}); /help lists the commands, Ctrl-C stops an answer")
+        Conversation(session, quiet).run(read_line or terminal_reader())
+        return 0
 
 
-def describe_timing(completion: Completion) -> str:
-    """One line of figures: TTFT, TPOT = (E2E - TTFT) / (N - 1), prefill and decode tokens per second."""
-    timing, count = completion.timing, len(completion.token_ids)
-    parts = [
-        f"{completion.prompt_len} prompt + {count} tokens",
-        f"TTFT {timing.ttft * 1e3:.1f} ms",
-        f"prefill {completion.prompt_len / timing.ttft:.1f} tok/s",
-    ]
-    tpot = timing.tpot(count)
-    if tpot:
-        parts += [f"TPOT {tpot * 1e3:.2f} ms", f"decode {1 / tpot:.1f} tok/s"]
-    return " | ".join(parts)
+def _load(options: RunOptions, notices: TextIO) -> Engine:
+    with Waiting(f"loading {options.engine}", notices):
+        return Engine.load(options.engine, threads=options.threads, max_batch=1, device=options.device)
 
 
-class _Session:
-    def __init__(self, engine: Engine, options: RunOptions, out: TextIO) -> None:
-        self._engine = engine
-        self._options = options
-        self._out = out
-        chosen: dict[str, Any] = {
-            "max_tokens": options.max_tokens,
-            "temperature": options.temperature,
-            "seed": options.seed,
-        }
-        stated = {name: value for name, value in chosen.items() if value is not None}
-        self._params: SamplingParams = engine.sampling(**stated)
-        if not options.raw:
-            _ = engine.chat_template  # say now, not after the first line, that there is none
+def _asked(options: RunOptions) -> str | None:
+    """The text of the file and of the prompt; None where neither is given."""
+    texts = [] if options.file is None else [_read(options.file)]
+    if options.prompt is not None:
+        texts.append(options.prompt)
+    return "\n\n".join(texts) if texts else None
 
-    def answer_once(self, prompt: str) -> int:
-        completion = self._stream(self._prompt_ids([{"role": "user", "content": prompt}]))
-        if completion.error is not None:
-            raise completion.error
-        return EXIT_INTERRUPTED if completion.finish_reason is FinishReason.CANCELLED else 0
 
-    def chat(self, read_line: Callable[[str], str]) -> int:
-        if not self._options.quiet:
-            model = self._engine.manifest.model
-            self._out.write(f"{model.name} ({model.dtype}); Ctrl-C stops an answer, Ctrl-D ends\n")
-        messages: list[Message] = []
-        while True:
-            try:
-                line = read_line("" if self._options.quiet else "> ")
-            except EOFError:
-                self._out.write("\n")
-                return 0
-            except KeyboardInterrupt:
-                self._out.write("\n")
-                continue
-            if not line.strip():
-                continue
-            if self._options.raw:
-                messages = []  # each line is a text of its own
-            messages.append({"role": "user", "content": line})
-            if not self._one_turn(messages):
-                messages.pop()
-
-    def _one_turn(self, messages: list[Message]) -> bool:
-        """Whether the last message was answered; a refused one is explained and leaves the chat as it was."""
-        try:
-            completion = self._stream(self._prompt_ids(messages))
-            if completion.error is not None:
-                raise completion.error
-        except RequestError as error:
-            self._out.write(f"error: {error}\n")
-            return False
-        messages.append({"role": "assistant", "content": completion.text})
-        return True
-
-    def _prompt_ids(self, messages: list[Message]) -> list[int]:
-        if self._options.raw:
-            return self._engine.encode(messages[-1]["content"])
-        return self._engine.encode_chat(messages)
-
-    def _stream(self, ids: list[int]) -> Completion:
-        handle = self._engine.submit(ids, self._params)
-        with Interrupts() as interrupts:
-            for output in handle:
-                self._out.write(printable(output.text, self._out))
-                self._out.flush()
-                if interrupts.seen:
-                    handle.cancel()
-        completion = handle.result()
-        self._out.write("\n")
-        if not self._options.quiet:
-            self._out.write(f"[{describe_timing(completion)}]\n")
-        self._out.flush()
-        return completion
+def _read(file: Path) -> str:
+    return text_of(sys.stdin.buffer.read(), "standard input") if file == STDIN else read_text(file)

@@ -69,7 +69,7 @@ def test_rope_types(rope_type: str, oracle: ModuleType) -> None:
         ("bloom", "BloomForCausalLM takes no position_ids"),
         ("xglm", "XGLMForCausalLM: no attention went through"),
         ("falcon", "falcon: has its own table of attention implementations"),
-        ("recurrent_gemma", "its code fixes the batch size or the sequence length"),
+        ("recurrent_gemma", "RecurrentGemmaForCausalLM: no attention went through"),
     ],
 )
 def test_models_with_their_own_ways(model_type: str, expected: str) -> None:
@@ -139,6 +139,41 @@ def test_code_that_has_no_ir(code: str, expected: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(LlamaMLP, "forward", getattr(_Data, code))
     message = refusal(meta_model(oracle.config_of("llama", num_hidden_layers=1)))
     assert re.match(r"model\.layers\.0\.mlp", message) and expected in message
+
+
+def test_code_that_fixes_the_sizes(monkeypatch: pytest.MonkeyPatch, oracle: ModuleType) -> None:
+    monkeypatch.setattr(LlamaMLP, "forward", lambda _, x: x.reshape(2, 11, -1))
+    message = refusal(meta_model(oracle.config_of("llama", num_hidden_layers=1)))
+    assert "its code fixes the batch size or the sequence length" in message
+
+
+def test_unknown_ops_are_said_at_once_and_before_the_trace(monkeypatch: pytest.MonkeyPatch, oracle: ModuleType) -> None:
+    """All that results depend on: by value or by a write to their storage, not what is thrown away."""
+
+    def forward(_self: Any, x: Tensor) -> Tensor:
+        torch.special.bessel_y0(x)
+        y = torch.special.bessel_j1(x)
+        y[..., :2].copy_(torch.special.bessel_j0(x[..., :2]))
+        return y
+
+    monkeypatch.setattr(LlamaMLP, "forward", forward)
+    monkeypatch.setattr(torch.export, "export", None)
+    where = "model.layers.0.mlp and 1 more"
+    assert refusal(meta_model(oracle.config_of("llama", num_hidden_layers=2))) == (
+        f"{where}: op aten.special_bessel_j1 is not known; {where}: op aten.special_bessel_j0 is not known; "
+        "add a handler to compiler/capture/aten_*.py (importer.py says how)"
+    )
+
+
+def test_unknown_ops_whose_results_are_thrown_away(monkeypatch: pytest.MonkeyPatch, oracle: ModuleType) -> None:
+    forward = LlamaMLP.forward
+
+    def with_a_dead_op(self: Any, x: Tensor) -> Tensor:
+        torch.special.bessel_j0(x)
+        return forward(self, x)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(LlamaMLP, "forward", with_a_dead_op)
+    export(meta_model(oracle.config_of("llama", num_hidden_layers=1)))
 
 
 def test_masks_that_the_model_computes(monkeypatch: pytest.MonkeyPatch, oracle: ModuleType) -> None:

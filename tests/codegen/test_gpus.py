@@ -7,12 +7,13 @@ from dataclasses import fields
 import pytest
 from catalog import for_target
 
-from llmc.codegen.cpu.target import CpuTarget, TargetError
+from llmc.codegen.cpu.target import TargetError
 from llmc.codegen.cuda.target.capabilities import TARGETS, CudaTarget
 from llmc.codegen.cuda.target.gpus import GIB, GPUS, Gpu
 from llmc.codegen.work import Unit
-from llmc.compiler.targets import find_target, target_names
+from llmc.compiler.targets.find import find_target, target_names
 from llmc.emulator import devices
+from llmc.runtime.artifact.manifest import CPU
 
 EMULATED = {
     "a100": devices.A100,
@@ -59,8 +60,8 @@ def test_figures_are_of_the_right_size(gpu: Gpu) -> None:
 
 
 def test_every_target_is_found_in_one_place() -> None:
-    assert find_target("h100") is GPUS["h100"]
-    assert isinstance(find_target("x86-64-v3"), CpuTarget)
+    assert find_target("h100").product == GPUS["h100"].product
+    assert find_target("x86-64-v3").kind == CPU
     assert {"cpu", "x86-64-v3", *GPUS} <= set(target_names())
     with pytest.raises(TargetError, match=r"unknown target 'h1000': expected one of cpu, .*a100.*b200"):
         find_target("h1000")

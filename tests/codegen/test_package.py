@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from llmc.codegen.package import Contents, Facts, TargetPart, cubin_file, cuda_part, write_engine
+from llmc.codegen.package import Contents, Facts, TargetPart, cubin_file, cuda_part, known_bytes, write_engine
 from llmc.codegen.weights import place_weights
 from llmc.emulator.engine_twins import find_pairs
 from llmc.ir.graph import Graph
@@ -17,6 +18,7 @@ from llmc.ir.types import DType
 from llmc.runtime.artifact.artifact import read_manifest
 from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout
 from llmc.runtime.artifact.manifest import ArenaBytes, GenerationDefaults, Limits, ModelSummary, SpecialTokens
+from llmc.runtime.errors import DiskFull
 
 WEIGHTS = place_weights([Source("w", DType.F32, (64,))])
 FACTS = Facts(
@@ -74,6 +76,22 @@ def test_targets_share_sources_and_targets_of_one_architecture_share_cubins(tmp_
     assert set(manifest.files) == {*plans, *kernels, *sources, "weights.safetensors", "report.json"}
     assert (folder / cubin_file("sm_80", "norm")).read_bytes() == b"sm_80:a"
     assert [pair.source.name for pair in find_pairs(folder, "sm_90a")] == ["head.cu", "norm.cu"]
+
+
+def test_no_room_is_found_before_anything_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known by then: weights, plans and texts."""
+    known = known_bytes(Contents(FACTS, [part("h100", "sm_90a", {})], WEIGHTS, {"report.json": "{é}"}))
+    assert known == 256 + len("{}") * 2 + len("{é}".encode())
+    compiled = replace(part("h100", "sm_90a", {}), write_kernels=lambda folder: (folder / "compiled").touch())
+    for free, room in ((known - 1, False), (known, True)):
+        monkeypatch.setattr("llmc.runtime.artifact.atomic_folder._free_bytes", lambda output, free=free: free)
+        contents = Contents(FACTS, [compiled], WEIGHTS, {"report.json": "{é}"})
+        if room:
+            write_engine(tmp_path / "engine", contents, Zeros(), lambda n: None)
+        else:
+            with pytest.raises(DiskFull, match=f"engine: needs {known} bytes, {free} are free in "):
+                write_engine(tmp_path / "engine", contents, Zeros(), lambda n: None)
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_two_targets_cannot_differ_in_a_file_they_share(tmp_path: Path) -> None:

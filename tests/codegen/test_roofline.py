@@ -20,6 +20,9 @@ from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.codegen.cuda.target.gpus import GPUS, Gpu
 from llmc.codegen.roofline import Bound, Floor, Machine, Peaks, floor
 from llmc.codegen.work import Costing, Step, Unit, Work, kernels, visible
+from llmc.compiler.targets.cpu import CpuBackend
+from llmc.compiler.targets.cuda import CudaBackend
+from llmc.compiler.targets.limits import check_limits
 from llmc.ir.graph import Graph
 from llmc.ir.ops.attention import Mask
 from llmc.ir.ops.kernel import PackedLinear
@@ -300,13 +303,14 @@ def test_limits_of_a_cpu(tmp_path: Path) -> None:
     path = tmp_path / "limits.json"
     path.write_text(limits.to_json())
     assert read_limits(path) == limits
-    assert limits.machine(target) == Machine(17e9, target.l2_bytes, limits.peaks)
-    assert limits.machine(other) is None
-    limits.check([other, target])
+    assert CpuBackend(target).machine(limits) == Machine(17e9, target.l2_bytes, limits.peaks)
+    assert CpuBackend(other).machine(limits) is None and CpuBackend(target).machine(None) is None
+    assert CudaBackend(A100).machine(limits) == machine(A100)
+    check_limits(limits, [CpuBackend(other), CpuBackend(target)])
     with pytest.raises(
-        TargetError, match=r"measured on x86_64_v3, which is none of the targets: x86-64-v4 \(.*, sm_80"
+        TargetError, match=r"measured on x86_64_v3, which is none of the targets: x86-64-v4 \(.*, a100 \(.*A100"
     ):
-        limits.check([other, A100])
+        check_limits(limits, [CpuBackend(other), CudaBackend(A100)])
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "mcpu": "x"}'])

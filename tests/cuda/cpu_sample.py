@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import Toolchain, ToolchainError, compile_library, find_toolchain
-from llmc.compiler.targets import find_target
 from llmc.emulator.cache import cache_dir
-from llmc.runtime.cpu.library import MAX_LOGPROBS, LlmcSampling
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
+from llmc.runtime.step.row_sampling import SAMPLING_RECORD
 
 HARNESS = Path(__file__).resolve().parent.parent / "kernels"
 
@@ -55,7 +56,7 @@ def _library() -> ctypes.CDLL:
     """Built for this machine's best target (all with fused multiply-adds give the same bits), kept by content."""
     sources = {p.name: p.read_text() for p in files("llmc.templates.cpu").iterdir() if p.name.endswith(".h")}
     sources |= {name: (HARNESS / name).read_text() for name in ("harness.h", "harness_sample.cpp")}
-    target, toolchain = find_target("cpu"), _toolchain()
+    target, toolchain = cpu_target("cpu"), _toolchain()
     key = hashlib.sha256(repr((sorted(sources.items()), target, toolchain)).encode()).hexdigest()[:24]
     final = cache_dir() / "cpu" / f"sample-{key}.so"
     if not final.exists():
@@ -65,14 +66,13 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(str(final))
 
 
-def cpu_sample(logits: np.ndarray, sampling: Sequence[LlmcSampling], valid: int) -> Sampled:
+def cpu_sample(logits: np.ndarray, sampling: Sequence[np.void], valid: int) -> Sampled:
     """logits f32[R, >= valid]."""
     rows, stride = logits.shape
     out = Sampled.blank(rows)
-    structs = (LlmcSampling * rows)(*sampling)
-    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (out.tokens, out.logprob, out.top_ids, out.top_logprobs)]
-    failed = _library().run_sample(
-        structs, ctypes.c_void_p(logits.ctypes.data), rows, ctypes.c_int64(stride), valid, *pointers, 1
-    )
+    records = np.array(sampling, SAMPLING_RECORD)
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (records, logits)]
+    results = [ctypes.c_void_p(a.ctypes.data) for a in (out.tokens, out.logprob, out.top_ids, out.top_logprobs)]
+    failed = _library().run_sample(*pointers, rows, ctypes.c_int64(stride), valid, *results, 1)
     assert not failed
     return out

@@ -28,7 +28,8 @@ def memory_is_divided_and_given_back() -> None:
         # what another target of the engine uses is not copied
         resident = engine.device._resident  # type: ignore[attr-defined]
         base = min(resident.addresses.weights.values())
-        on_device = download(base, (2 * VOCAB * H + VOCAB,), np.float32)
+        with resident.context.current():
+            on_device = download(base, (2 * VOCAB * H + VOCAB,), np.float32)
         np.testing.assert_array_equal(
             on_device, np.concatenate([MODEL.embedding.ravel(), MODEL.head.ravel(), MODEL.bias])
         )

@@ -14,7 +14,7 @@ from toy_engine import MAX_BATCH, MAX_TOKENS, VALID, H
 from llmc.runtime import SamplingParams
 from llmc.runtime.errors import StepFailed
 from llmc.runtime.loop.request import TokenHistory
-from llmc.runtime.step.row_sampling import RowSampling
+from llmc.runtime.step.row_sampling import SAMPLING_RECORD, RowSampling
 
 
 def answers_in_any_company() -> None:
@@ -59,10 +59,12 @@ def sampling_is_as_the_cpu_s() -> None:
     for completion, prompt, params in zip(completions, asked, choices, strict=True):
         stop = frozenset(params.stop_token_ids)
         history, row = TokenHistory(prompt), RowSampling(params, completion.seed, len(prompt), stop)
+        record = np.zeros(1, SAMPLING_RECORD)
         assert len(completion.token_ids) >= 5
         for index, token in enumerate(completion.token_ids):
             logits = np.ascontiguousarray(MODEL.logits(history.ids.tolist())[-1:])
-            expected = cpu_sample(logits, [row.at(history.address, len(history))], VALID)
+            row.write(record.view(np.uint8).data, 0, history.address, len(history))
+            expected = cpu_sample(logits, record, VALID)
             assert token == expected.tokens[0], (params, index)
             if params.logprobs is not None:
                 found = completion.logprobs[index]
@@ -89,12 +91,13 @@ def padding_is_inert() -> None:
         engine.generate(prompts(3, longest=5), max_tokens=3, **ASK)  # buckets of 4 sequences, of 16 tokens
         resident = engine.device._resident  # type: ignore[attr-defined]
         arena = resident.addresses
-        h = download(arena.arena, (MAX_TOKENS, H), np.float32)
+        with resident.context.current():
+            h = download(arena.arena, (MAX_TOKENS, H), np.float32)
+            rows = download(arena.arena + arena.layout.token_bytes, (MAX_BATCH, H), np.float32)
+            done = download(arena.scratch["done"], (1,), np.int32)
         used = max(np.flatnonzero(h.any(1))) + 1
         assert 3 <= used < 16, used
-        rows = download(arena.arena + arena.layout.token_bytes, (MAX_BATCH, H), np.float32)
         assert rows[:3].any(1).all() and not rows[3:].any(), rows[:, 0]
-        done = download(arena.scratch["done"], (1,), np.int32)
         assert done[0] == 0
 
 

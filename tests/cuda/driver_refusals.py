@@ -68,6 +68,25 @@ def a_released_context_is_gone() -> None:
     ok(cu.cuCtxSetCurrent(here))
 
 
+def contexts_are_stacked() -> None:
+    """What is current is what was pushed last; setting one replaces it, and unsetting one pops it."""
+    here, dev = ok(cu.cuCtxGetCurrent()), ok(cu.cuDeviceGet(1))
+    raises(R.CUDA_ERROR_INVALID_CONTEXT, lambda: ok(cu.cuCtxPushCurrent(None)))
+    there = ok(cu.cuDevicePrimaryCtxRetain(dev))
+    ok(cu.cuCtxPushCurrent(there))
+    ok(cu.cuCtxPushCurrent(here))
+    ok(cu.cuCtxSetCurrent(there))
+    assert [int(ok(cu.cuCtxPopCurrent())) for _ in range(2)] == [int(there), int(there)]
+    assert int(ok(cu.cuCtxGetCurrent())) == int(here)
+    ok(cu.cuCtxPushCurrent(there))
+    ok(cu.cuCtxSetCurrent(None))
+    assert int(ok(cu.cuCtxPopCurrent())) == int(here)
+    raises(R.CUDA_ERROR_INVALID_CONTEXT, lambda: ok(cu.cuCtxPopCurrent()))
+    ok(cu.cuDevicePrimaryCtxRelease(dev))
+    raises(R.CUDA_ERROR_INVALID_CONTEXT, lambda: ok(cu.cuCtxPushCurrent(there)))
+    ok(cu.cuCtxSetCurrent(here))
+
+
 def a_forked_child_has_no_driver() -> None:
     child = os.fork()
     if not child:
@@ -123,6 +142,7 @@ CHECKS = [
     flags_and_handles_are_checked,
     unloaded_modules_run_nothing,
     a_released_context_is_gone,
+    contexts_are_stacked,
     a_forked_child_has_no_driver,
     tensor_maps_have_limits,
     tensor_maps_are_aligned,

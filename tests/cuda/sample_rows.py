@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmc.runtime.cpu.library import LlmcSampling
+from llmc.runtime.step.row_sampling import SAMPLING_RECORD
 
 LOGITS = ("normal", "peaked", "flat", "ties", "equal", "halves", "huge", "tiny", "bad")
 FILTERS = ("none", "top_k", "top_p", "min_p", "all", "top_k+top_p", "greedy")
@@ -15,12 +15,20 @@ EDITS = ("none", "penalties", "bias", "both", "ban")
 
 @dataclass(frozen=True)
 class Choice:
-    """One row's choices; keeps the arrays that its struct points to."""
+    """One row's choices; keeps the arrays that its record points to."""
 
-    struct: LlmcSampling
+    record: np.record
     history: np.ndarray
     bias_ids: np.ndarray
     bias: np.ndarray
+
+
+def record(**fields: float) -> np.record:
+    """A record of a step, neutral but for some fields."""
+    made = np.zeros(1, SAMPLING_RECORD).view(np.recarray)[0]
+    for name, value in {"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0, **fields}.items():
+        made[name] = value
+    return made
 
 
 def logits(rng: np.random.Generator, kind: str, valid: int) -> np.ndarray:
@@ -50,7 +58,7 @@ def logits(rng: np.random.Generator, kind: str, valid: int) -> np.ndarray:
 
 def choice(rng: np.random.Generator, filters: str, edits: str, valid: int, best: np.ndarray) -> Choice:
     """best: ids with the largest logits, where an edit changes what is chosen."""
-    s = LlmcSampling(temperature=1.0, top_p=1.0, repetition_penalty=1.0)
+    s = record()
     s.temperature = 0.0 if filters == "greedy" else rng.choice([1.0, 1.0, 0.7, 0.1, 3.0, 1e-6, 100.0])
     if "top_k" in filters or filters == "all":
         s.top_k = rng.choice([1, 2, 10, 50, max(1, valid - 1), valid, valid + 5])
@@ -123,7 +131,7 @@ def edges() -> tuple[np.ndarray, list[Choice]]:
     ]
     chosen = []
     for _, fields in cases:
-        s = LlmcSampling(**{"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0} | fields)
+        s = record(**fields)
         s.seed, s.position = 1, 19351156
         nothing = np.zeros(0, np.int32)
         chosen.append(Choice(s, nothing, nothing, np.zeros(0, np.float32)))

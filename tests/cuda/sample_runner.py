@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 import sample_rows
@@ -13,30 +13,31 @@ from references import Wrong
 from llmc.codegen.cuda.arguments import COUNTS, Input, Operand, Result, StepArray
 from llmc.codegen.cuda.sample.params import EDITED, SampleParams
 from llmc.emulator.session import Argument
-from llmc.runtime.cpu.library import LlmcSampling
-from llmc.runtime.cuda.step.sampling import SampleRow, SamplingArrays, needed, pack, pack_logits_only
+from llmc.runtime.cuda.step.sampling import SAMPLE_ROW, SamplingArrays, needed, pack, pack_logits_only
+from llmc.runtime.step.row_sampling import SAMPLING_RECORD
 
 
 def cuda_sample(
     lab: Lab,
     p: SampleParams,
     logits: np.ndarray,
-    sampling: list[LlmcSampling],
+    sampling: Sequence[np.record],
     live: int | None = None,
     wanted: bool = True,
 ) -> Sampled:
     """logits f32[R, vocab]. `live`: rows that the step has; the grid covers all of them. wanted: tokens, not only
     logits."""
     count = len(logits)
-    arrays = SamplingArrays.allocate(needed(sampling))
+    given = np.array(sampling, SAMPLING_RECORD)
+    arrays = SamplingArrays.allocate(needed(given))
     if wanted:
-        pack(sampling, arrays)
+        pack(given, arrays)
     else:
         pack_logits_only(count, arrays)
     padded = np.full((count, p.row_floats), np.nan, np.float32)
     padded[:, : p.vocab] = logits
     at_least_one = lambda a: a if len(a) else np.zeros(1, a.dtype)  # noqa: E731
-    raw = np.frombuffer(bytes(memoryview(arrays.rows).cast("B")), np.uint8).reshape(count, ctypes.sizeof(SampleRow))
+    raw = arrays.rows.view(np.uint8).reshape(count, SAMPLE_ROW.itemsize)
     out = Sampled.blank(count)
     edited = lab.empty(padded.shape, np.float32)
     results = {name: lab.array(a) for name, a in vars(out).items()}
@@ -52,7 +53,7 @@ def cuda_sample(
     }
     lab.launch(p, (count,), *[given[argument.operand] for argument in p.arguments])
     for row, copy in zip(arrays.rows, edited.numpy().view(np.uint32), strict=True):
-        if not row.history_len and not row.num_bias and (copy != 0xFFFFFFFF).any():
+        if not row["history_len"] and not row["num_bias"] and (copy != 0xFFFFFFFF).any():
             raise Wrong("sample: a row without edits was copied")
     return Sampled(**{name: a.numpy() for name, a in results.items()})
 
@@ -79,7 +80,7 @@ def run(lab: Lab, p: SampleParams, shape: Shape, rng: np.random.Generator) -> No
     else:
         logits, chosen = sample_rows.edges()
         count = len(logits)
-    sampling = [c.struct for c in chosen]
+    sampling = [c.record for c in chosen]
     got = cuda_sample(lab, p, logits, sampling, live=count)
     want = cpu_sample(logits, sampling, p.valid)
     for name, blank in vars(Sampled.blank(behind)).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from llmc.runtime.artifact.features import Machine
 from llmc.runtime.cuda.plan import Plan
 
 SMALL = H100.with_memory(64 << 20)
-PROGRAM, FAULTS_PROGRAM = "device_program.py", "device_faults.py"
+PROGRAM, FAULTS_PROGRAM, CONTEXTS_PROGRAM = "device_program.py", "device_faults.py", "device_contexts.py"
 SOUND = [
     "answers_in_any_company",
     "sampling_is_as_the_cpu_s",
@@ -94,9 +95,9 @@ def check(
     names: list[str],
     checked: bool = False,
     schedule: str = "forward",
-    device: Device = SMALL,
+    devices: Sequence[Device] = (SMALL,),
 ) -> None:
-    done = subprocesses.run(program, *names, folder=folder, checked=checked, schedule=schedule, devices=[device])
+    done = subprocesses.run(program, *names, folder=folder, checked=checked, schedule=schedule, devices=devices)
     assert done.returncode == 0, done.stderr
     problems = {r["check"]: r["problem"] for r in map(json.loads, done.stdout.splitlines())}
     assert list(problems) == names
@@ -119,10 +120,15 @@ def test_every_missing_edge_shows(folder: Path, schedule: str) -> None:
     check(folder, PROGRAM, ["every_missing_edge_shows"], True, schedule)
 
 
+def test_contexts(folder: Path) -> None:
+    names = ["callers_keep_their_contexts", "one_engine_in_many_threads", "a_caller_s_memory_outlives_the_engine"]
+    check(folder, CONTEXTS_PROGRAM, names, devices=[SMALL, SMALL])
+
+
 def test_too_little_memory(folder: Path) -> None:
-    check(folder, FAULTS_PROGRAM, ["too_little_memory"], device=H100.with_memory(1 << 20))
-    check(folder, FAULTS_PROGRAM, ["not_even_the_arrays_of_steps"], device=H100.with_memory(1 << 16))
+    check(folder, FAULTS_PROGRAM, ["too_little_memory"], devices=[H100.with_memory(1 << 20)])
+    check(folder, FAULTS_PROGRAM, ["not_even_the_arrays_of_steps"], devices=[H100.with_memory(1 << 16)])
 
 
 def test_another_gpu(folder: Path) -> None:
-    check(folder, FAULTS_PROGRAM, ["only_the_gpu_it_was_built_for"], device=A100)
+    check(folder, FAULTS_PROGRAM, ["only_the_gpu_it_was_built_for"], devices=[A100])

@@ -20,7 +20,7 @@ from catalog import for_target
 from llmc.codegen.cuda.target.capabilities import TARGETS
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES, compile_cubin
 from llmc.emulator import pairs
-from llmc.emulator.build import build_twin
+from llmc.emulator.build import HostCompiler, build_twin
 from llmc.emulator.devices import H100
 
 HERE = Path(__file__).parent
@@ -92,6 +92,26 @@ def test_the_fake_is_found_only_when_asked_for() -> None:
         ).stdout.strip()
         != "fake"
     )
+
+
+NEWER = """#include <cstring>
+extern "C" int cuInit(unsigned) { return 1234; }
+extern "C" int cuGetProcAddress_v2(const char* name, void** out, int, unsigned long long, void*) {
+  *out = std::strcmp(name, "cuInit") ? nullptr : reinterpret_cast<void*>(&cuInit);
+  return 0;
+}
+"""
+
+
+def test_a_code_that_cuda_python_does_not_know_is_named(tmp_path: Path) -> None:
+    """Of a driver newer than it: cuda-python itself raises KeyError."""
+    (tmp_path / "newer.cpp").write_text(NEWER)
+    flags = ["-shared", "-fPIC", str(tmp_path / "newer.cpp"), "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run([*HostCompiler.default().command, *flags], check=True)
+    script = "from llmc.runtime.cuda.gpu import NoGpu, find_gpu\ntry: find_gpu()\nexcept NoGpu as error: print(error)\n"
+    env = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+    assert "CUDA finds none here (cuInit: CUDA_ERROR 1234: this cuda-bindings (" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("schedule", ["forward", "random:5"])

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from llmc.compiler.commands.cli import main
 from llmc.emulator.__main__ import main as emulator_main
-from llmc.emulator.build import BuildError, Driver
+from llmc.emulator.build import BuildError, Driver, build_driver
 from llmc.emulator.cache import cache_dir
 from llmc.emulator.devices import BY_NAME, for_arch
 from llmc.emulator.engine_twins import find_pairs, install_twins
@@ -63,6 +63,16 @@ def test_verify_is_run_again_with_the_same_arguments(engine: Path, monkeypatch: 
     assert command[3:] == ["verify", "--json", "--device=cuda", "--", str(engine), "some/model"]
 
 
+def test_every_option_is_given_again(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that may be repeated, and values that look like options, too."""
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, arguments: started.append(arguments))
+    asked = ["--prompt=-x", "--file=-", "--max-tokens=3", "--top-p=0.5", "--stop=a", "--stop=-b c", "--quiet"]
+    CliRunner().invoke(main, ["run", str(engine), *asked, "--emulate"])
+    again = started[0][started[0].index("--") + 1 :]
+    assert again[3:] == ["run", *asked, "--device=cuda", "--", str(engine)]
+
+
 def test_the_kernels_are_those_that_the_gpu_runs(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an engine for several: an RTX 4090 runs what was built for the A100."""
     assert BY_NAME["rtx4090"].runs("sm_80") and BY_NAME["rtx4090"].runs("sm_89")
@@ -72,7 +82,7 @@ def test_the_kernels_are_those_that_the_gpu_runs(engine: Path, tmp_path: Path, m
     archs = ("sm_90a", "sm_80")
     asked: list[list[str]] = []
     monkeypatch.setattr("llmc.emulator.__main__.install_twins", lambda _, archs, *rest: asked.append(archs) or tmp_path)
-    monkeypatch.setattr("llmc.emulator.__main__.build_driver", lambda: Driver(tmp_path, tmp_path))
+    monkeypatch.setattr("llmc.emulator.__main__.build_driver", lambda **_: Driver(tmp_path, tmp_path))
     for name in ("rtx4090", "h100", "a100", "b200"):
         arguments = ["--gpu", name, *(word for arch in archs for word in ("--arch", arch)), str(engine)]
         assert emulator_main([*arguments, "--", "no-such-command"]) == 2
@@ -117,6 +127,17 @@ def test_a_cache_that_cannot_be_written_is_named(
     assert "Not a directory; set LLMC_CACHE to a folder that can be written" in said
 
 
+def test_ctrl_c_ends_a_compilation_quietly(
+    engine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**_: object) -> Driver:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmc.emulator.__main__.build_driver", interrupted)
+    assert emulator_main(["--arch", "sm_90a", str(engine), "--", "true"]) == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_another_gpu_is_refused_by_the_runtime(engine: Path) -> None:
     done = llmc("run", engine, "--raw", "-p", PROMPT, "--emulate-gpu", "a100")
     assert done.returncode == 2
@@ -141,6 +162,28 @@ def test_twins_are_found_by_what_cubins_hold(engine: Path, tmp_path: Path) -> No
     (copy / "kernels/sm_90a/lonely.cubin").write_bytes(b"")
     with pytest.raises(BuildError, match=r"its source .*lonely\.cu is missing"):
         find_pairs(copy, "sm_90a")
+
+
+def test_a_damaged_cache_is_mended(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A twin that was cut off ended the run by a signal, without a word; one that is gone was not found."""
+    folder, driver = install_twins(engine, ["sm_90a"], False), build_driver().folder.parent
+    twins = [link.resolve() for link in sorted(folder.iterdir())]
+    monkeypatch.setenv("LLMC_CACHE", str(tmp_path))
+    shutil.copytree(driver, cache_dir() / driver.name)
+    (cache_dir() / "twins").mkdir()
+    for twin in twins:
+        shutil.copy(twin, cache_dir() / "twins")
+    again = install_twins(engine, ["sm_90a"], False)
+    cut, gone, misled = sorted(again.iterdir())
+    whole = cut.read_bytes()
+    cut.resolve().write_bytes(whole[:4096])
+    gone.resolve().unlink()
+    misled.unlink()
+    misled.symlink_to(cut.resolve())
+    done = llmc("run", engine, "--raw", "-p", PROMPT, "--max-tokens", "6", "--temperature", "0", "--quiet", "--emulate")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == toy_engine.text_of(toy_engine.Model.random().answer(IDS, 6)) + "\n"
+    assert len(cut.read_bytes()) == len(whole) and gone.is_file() and not misled.samefile(cut)
 
 
 def test_every_target_has_a_device() -> None:

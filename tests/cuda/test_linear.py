@@ -12,6 +12,7 @@ from linear_cases import CASES, LinearData, epilogue, launch
 from linear_shapes import S, mma, wgmma
 
 from llmc.codegen.cuda.arguments import Input, Output, StepArray
+from llmc.codegen.cuda.linear.cost import cost
 from llmc.codegen.cuda.linear.epilogue import write_epilogue
 from llmc.codegen.cuda.linear.params import (
     COUNTERS,
@@ -23,7 +24,14 @@ from llmc.codegen.cuda.linear.params import (
     LinearWgmmaParams,
     Slices,
 )
-from llmc.codegen.cuda.linear.variants import BUCKETS, choose_slice, variants
+from llmc.codegen.cuda.linear.variants import (
+    BUCKETS,
+    MANY_TOKENS,
+    candidates,
+    choose_slice,
+    tile_name,
+    variants,
+)
 from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.emulator.build import HostCompiler
 from llmc.emulator.session import Mode, Schedule
@@ -92,7 +100,15 @@ def test_variants_of_a_linear(gpu: str, case: str, n: int, k: int) -> None:
     assert isinstance(found[0].params, LinearWgmmaParams) == target.has("wgmma")
     for v in found:
         assert v.params.rejects(target) is None
-        assert "predicted" in v.why and "then" in v.why
+        assert tile_name(v.params) not in v.rejected
+        tokens = v.up_to or MANY_TOKENS
+        best = cost(v.params, tokens, target)
+        assert v.why == str(best) and "predicted" in v.why
+        others = candidates(v.params.shape, v.params.epilogue, v.params.counted, v.up_to, target)
+        for other in (p for p in others if p != v.params):
+            expected = other.rejects(target) or str(cost(other, tokens, target))
+            assert v.rejected[tile_name(other)] == expected
+            assert other.rejects(target) or cost(other, tokens, target).seconds >= best.seconds - 1e-8
         assert v.params.workspace_bytes(64) == 0 or v.up_to is not None
 
 

@@ -14,7 +14,7 @@ from sample_runner import cuda_sample, differences
 
 from llmc.codegen.cuda.sample.params import SampleParams
 from llmc.emulator.session import Schedule
-from llmc.runtime.cpu.library import MAX_LOGPROBS, LlmcSampling
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 
 
 @pytest.fixture
@@ -26,10 +26,6 @@ def fast(lab: Lab) -> Lab:
     other.emulator.set_checked(False)
     other.emulator.set_schedule(Schedule(Mode.FORWARD))
     return other
-
-
-def plain(**fields: float) -> LlmcSampling:
-    return LlmcSampling(**{"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0, **fields})
 
 
 @pytest.mark.parametrize(
@@ -47,7 +43,7 @@ def plain(**fields: float) -> LlmcSampling:
 def test_equals_the_cpu_bit_for_bit(fast: Lab, valid: int, vocab: int, threads: int, listed: int, count: int) -> None:
     """Every combination of logits, filters and edits; lists that overflow and lists that do not."""
     logits, chosen = sample_rows.rows(np.random.default_rng(valid), count, valid, vocab)
-    sampling = [c.struct for c in chosen]
+    sampling = [c.record for c in chosen]
     got = cuda_sample(fast, SampleParams(valid, vocab, threads, listed), logits, sampling)
     assert not differences(got, cpu_sample(logits, sampling, valid))
 
@@ -55,7 +51,7 @@ def test_equals_the_cpu_bit_for_bit(fast: Lab, valid: int, vocab: int, threads: 
 def test_a_row_does_not_depend_on_its_company(fast: Lab) -> None:
     p = SampleParams(1000, 1000, 64, 64)
     logits, chosen = sample_rows.rows(np.random.default_rng(1), 40, p.valid, p.vocab)
-    sampling = [c.struct for c in chosen]
+    sampling = [c.record for c in chosen]
     together = cuda_sample(fast, p, logits, sampling)
     for i in range(0, 40, 3):
         alone = cuda_sample(fast, p, logits[i : i + 1], sampling[i : i + 1])
@@ -65,7 +61,7 @@ def test_a_row_does_not_depend_on_its_company(fast: Lab) -> None:
 
 def test_threads_and_the_list_do_not_matter(fast: Lab) -> None:
     logits, chosen = sample_rows.rows(np.random.default_rng(2), 21, 1000, 1000)
-    sampling = [c.struct for c in chosen]
+    sampling = [c.record for c in chosen]
     first = cuda_sample(fast, SampleParams(1000, 1000, 32, 32), logits, sampling)
     for threads, listed in ((64, 1024), (512, 512)):
         assert not differences(cuda_sample(fast, SampleParams(1000, 1000, threads, listed), logits, sampling), first)
@@ -74,7 +70,10 @@ def test_threads_and_the_list_do_not_matter(fast: Lab) -> None:
 def test_distribution(fast: Lab) -> None:
     """Chi-squared over 4,000 draws at p = 0.001, of the eleven tokens that top_k leaves."""
     logits = np.repeat(np.random.default_rng(3).standard_normal((1, 16)).astype(np.float32), 4000, axis=0)
-    asks = [plain(top_k=11, temperature=0.8, seed=5, position=i % 500, sample_index=i // 500) for i in range(4000)]
+    asks = [
+        sample_rows.record(top_k=11, temperature=0.8, seed=5, position=i % 500, sample_index=i // 500)
+        for i in range(4000)
+    ]
     tokens = cuda_sample(fast, SampleParams(16, 16, 32, 32), logits, asks).tokens
     weights = np.exp(logits[0].astype(np.float64) / np.float32(0.8))
     weights[np.argsort(-weights)[11:]] = 0
@@ -89,7 +88,7 @@ def test_rows_that_want_no_token_get_none(fast: Lab) -> None:
     """A step that asks for raw logits alone, and rows of a bucket behind the step's."""
     p = SampleParams(97, 97, 64, 64)
     logits, chosen = sample_rows.rows(np.random.default_rng(4), 4, p.valid, p.vocab)
-    sampling = [c.struct for c in chosen]
+    sampling = [c.record for c in chosen]
     for s in sampling:
         s.num_logprobs = MAX_LOGPROBS
     for got in (

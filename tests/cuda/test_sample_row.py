@@ -1,21 +1,19 @@
-"""SampleRow in Python, in the twin and in the cubin: one layout."""
+"""SAMPLE_ROW in Python, in the twin and in the cubin: one layout."""
 
 from __future__ import annotations
 
-import ctypes
 import re
 
 import numpy as np
 import pytest
 from harness import Lab
 
-from llmc.codegen.cuda.sample.params import MAX_LOGPROBS
 from llmc.codegen.cuda.target.nvrtc import ARCHS, TEMPLATES, compile_cubin
 from llmc.emulator.build import build_twin
-from llmc.runtime.cpu import library as abi
-from llmc.runtime.cuda.step.sampling import SampleRow
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
+from llmc.runtime.cuda.step.sampling import SAMPLE_ROW
 
-FIELDS = [(name, getattr(SampleRow, name)) for name, _ in SampleRow._fields_]
+FIELDS = [(name, SAMPLE_ROW.fields[name][1], SAMPLE_ROW[name].itemsize) for name in SAMPLE_ROW.names]
 
 
 def kernel(body: str) -> str:
@@ -24,7 +22,7 @@ def kernel(body: str) -> str:
 
 def test_the_twin_s_sizes_and_offsets(lab: Lab) -> None:
     lines = ["out[0] = sizeof(SampleRow); out[1] = kMaxLogprobs;"]
-    for i, (name, _) in enumerate(FIELDS):
+    for i, (name, *_) in enumerate(FIELDS):
         lines.append(f"out[{2 + 2 * i}] = __builtin_offsetof(SampleRow, {name});")
         lines.append(f"out[{3 + 2 * i}] = sizeof(SampleRow::{name});")
     twin = build_twin(kernel("\n".join(lines)), [TEMPLATES], checked=False, name="layout.cu")
@@ -32,26 +30,25 @@ def test_the_twin_s_sizes_and_offsets(lab: Lab) -> None:
     lab.emulator.kernel(twin, "layout")((1,), 1, 0, out)
     got = out.numpy().tolist()
     out.free()
-    assert got[:2] == [ctypes.sizeof(SampleRow), abi.MAX_LOGPROBS]
-    assert got[2:] == [n for _, field in FIELDS for n in (field.offset, field.size)]
-    assert MAX_LOGPROBS == abi.MAX_LOGPROBS
+    assert got[:2] == [SAMPLE_ROW.itemsize, MAX_LOGPROBS]
+    assert got[2:] == [n for _, *place in FIELDS for n in place]
 
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_cubin_s_offsets(arch: str) -> None:
     """Where a kernel loads each field from."""
-    source = f'#include "sample_row.cuh"\nstatic_assert(sizeof(SampleRow) == {ctypes.sizeof(SampleRow)}, "size");\n'
-    for name, _ in FIELDS:
+    source = f'#include "sample_row.cuh"\nstatic_assert(sizeof(SampleRow) == {SAMPLE_ROW.itemsize}, "size");\n'
+    for name, *_ in FIELDS:
         source += f"LLMC_KERNEL(1, 1) k_{name}(const SampleRow* row, double* out) {{ *out = double(row->{name}); }}\n"
     ptx = compile_cubin(source, arch).ptx
-    for name, field in FIELDS:
+    for name, offset, _ in FIELDS:
         load = re.search(
             rf"\.entry k_{name}\((?:(?!\.entry).)*?ld\.global\.\w+\s+%\w+, \[%rd\d+(?:\+(\d+))?\]", ptx, re.S
         )
-        assert load and int(load[1] or 0) == field.offset, name
+        assert load and int(load[1] or 0) == offset, name
 
 
 def test_no_field_of_the_header_is_left_out() -> None:
     body = (TEMPLATES / "sample_row.cuh").read_text().split("struct SampleRow {")[1].split("};")[0]
     declared = [m[1] for line in body.splitlines() if (m := re.match(r"\s*\w+ (\w+);", line))]
-    assert declared == [name for name, _ in FIELDS]
+    assert declared == [name for name, *_ in FIELDS]

@@ -70,7 +70,18 @@ def test_an_engine_holds_what_people_read(three: Path) -> None:
         assert f"plans/{target}/graph.llmc" in names
     report = json.loads((three / "report.json").read_text())
     assert set(report["targets"]) == {"h100", "a100", "cpu"}
-    assert any("predicted" in choice["reason"] for choice in report["targets"]["h100"]["kernels"])
+    for target in ("h100", "a100"):
+        choices = report["targets"][target]["kernels"]
+        assert {choice["op"] for choice in choices} == {"packed_linear", "paged_attention"}
+        assert all("predicted" in choice["reason"] for choice in choices if choice["op"] == "packed_linear")
+        # every tile but the one that was chosen was rejected, and says why
+        assert all(
+            choice["rejected"] and all(choice["rejected"].values())
+            for choice in choices
+            if choice["op"] == "packed_linear"
+        )
+        built = {symbol for choice in choices for symbol in choice["kernels"]}
+        assert built <= {Path(name).stem for name in names if name.endswith(".cubin")}
     assert "h100" in (three / "report.html").read_text()
 
 

@@ -12,16 +12,12 @@ from typing import Any
 from tiny_models import config_of, eager_model
 from transformers import PreTrainedModel
 
-from llmc.compiler.build import BuildOptions, build
+from llmc.compiler.build import BuildOptions, Progress, build
 from llmc.ir.ops.kernel import Scheme
 
 
-class Silent:
+class Silent(Progress):
     """Progress that nobody watches."""
-
-    def stage(self, text: str) -> None: ...
-
-    def weights(self, done: int, total: int) -> None: ...
 
 
 @dataclass
@@ -30,7 +26,7 @@ class Engines:
 
     root: Path
     models: dict[str, PreTrainedModel] = field(default_factory=dict)
-    progress: Silent = field(default_factory=Silent)
+    progress: Progress = field(default_factory=Silent)
 
     def model(self, family: str, **overrides: Any) -> tuple[PreTrainedModel, Path]:
         """The eager float32 model of a family, and its HF folder."""

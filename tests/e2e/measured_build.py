@@ -9,16 +9,10 @@ import sys
 import threading
 from pathlib import Path
 
-from llmc.compiler.build import BuildOptions, build
+from llmc.compiler.build import BuildOptions, Progress, build
 from llmc.ir.ops.kernel import Scheme
 
 INTERVAL_S = 0.005
-
-
-class Silent:
-    def stage(self, text: str) -> None: ...
-
-    def weights(self, done: int, total: int) -> None: ...
 
 
 def anonymous_bytes() -> int:
@@ -40,7 +34,7 @@ def main(model: str, out: str, scheme: str) -> None:
     thread = threading.Thread(target=sample)
     thread.start()
     try:
-        manifest = build(BuildOptions(model, Path(out), scheme=Scheme(scheme)), Silent())
+        manifest = build(BuildOptions(model, Path(out), scheme=Scheme(scheme)), Progress())
     finally:
         done.set()
         thread.join()

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.commands import Commands
 from e2e.engines import Engines, Silent
 
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.cpu.target import TargetError, find_cpu
 from llmc.codegen.roofline import Peaks
 from llmc.compiler.build import BuildOptions, build
+from llmc.compiler.commands.inspection import alike
 from llmc.compiler.report_page import render_page
 from llmc.runtime.artifact.artifact import read_manifest
+from llmc.runtime.cpu.memory import usable_cores
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +57,43 @@ def test_the_page_needs_nothing_from_elsewhere(plain: Path) -> None:
     for text in ("speaking", "packed_linear", "paged_attention", "Kernels chosen", "fuse-gates", "Times are unknown"):
         assert text in page
     assert "expected, µs" not in page and "floor, µs" not in page  # columns of nothing
+
+
+def test_a_phone_sees_what_each_figure_is(plain: Path) -> None:
+    """On a narrow screen a row is a block, and column heads are gone: each figure names its own."""
+    page = (plain / "report.html").read_text()
+    assert '<meta name="viewport" content="width=device-width' in page and "overflow-x" not in page
+    (roofline, *_) = re.findall(r'<table class="rows">.*?</table>', page, re.S)
+    heads = re.findall(r"<th[^>]*>([^<]+)</th>", roofline)
+    figures = re.findall(r'<td class="n"( data-of="([^"]*)")?>', roofline)
+    assert figures and {name for _, name in figures} == set(heads) - {"kernel", "bytes"}
+
+
+def test_the_choice_of_a_kernel_is_told_with_what_was_rejected(plain: Path) -> None:
+    target = report(plain)["targets"]["cpu"]
+    (choice,) = target["kernels"]
+    assert choice["rejected"] and choice["of"] == "every linear"
+    page = (plain / "report.html").read_text()
+    for text in (choice["chosen"], choice["reason"], *(f"{k}: {v}" for k, v in choice["rejected"].items())):
+        assert f"{text}" in page
+    assert f"{len(choice['rejected'])} others" in page
+
+
+def test_inspect_is_tables(plain: Path, llmc: Commands) -> None:
+    ended = llmc.run("inspect", plain, COLUMNS="80")
+    assert ended.code == 0 and ended.stderr == ""
+    lines = ended.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    for text in ("packed_linear", "every linear", "what fused", "memory on cpu", "threads", "KV per token", "f32"):
+        assert text in ended.stdout, text
+    memory = read_manifest(plain).targets[0].memory
+    scratch = memory.arena.total(512, 16, usable_cores())
+    assert f"{scratch:,}" in ended.stdout and f"{memory.weights_bytes:,}" in ended.stdout
+
+
+def test_refusals_in_layers_that_differ_by_number_are_one_row() -> None:
+    places = {"model.layers.0.mlp": "x of layers.0.a", "model.layers.11.mlp": "x of layers.11.a", "lm_head": "x"}
+    assert alike(places) == {("model.layers.*.mlp", "x of layers.*.a"): 2, ("lm_head", "x"): 1}
 
 
 def test_measured_limits_give_floors(speaking: Path, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ def test_where_it_is(stated: str, xdg: str, expected: str, tmp_path: Path, monke
 def test_what_nobody_uses_goes(tmp_path: Path) -> None:
     """Files, folders, links; found ones stay, links are as old as they are and not as what they point to."""
     now = 2_000_000_000.0
+    made = tmp_path / "made"
+    made.write_bytes(b"x")
     entries = {
         name: tmp_path / name
         for name in (
@@ -39,8 +41,7 @@ def test_what_nobody_uses_goes(tmp_path: Path) -> None:
     }
     for entry in entries.values():
         file = entry if entry.suffix else entry / "library.so"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(b"x")
+        publish(made, file)
     (tmp_path / "engines/old/twin.so").symlink_to("../../twins/used.so")
     for entry in entries.values():
         os.utime(entry, (now - UNUSED_S - 1, now - UNUSED_S - 1))
@@ -59,7 +60,25 @@ def test_finding_is_using(tmp_path: Path) -> None:
     os.utime(final, (0, 0))
     assert found(final)
     forget_unused(tmp_path)
-    assert final.read_bytes() == b"x"
+    assert final.read_bytes().startswith(b"x")
+
+
+@pytest.mark.parametrize("damage", ["cut", "emptied", "changed", "of another version"])
+def test_a_damaged_file_is_not_found(damage: str, tmp_path: Path) -> None:
+    """It is made anew: what is found is loaded, and a library that was cut off kills whoever loads it."""
+    made, final = tmp_path / "made", tmp_path / "twins" / "a.so"
+    made.write_bytes(bytes(range(256)) * 40)
+    whole = publish(made, final).read_bytes()
+    final.write_bytes(
+        {
+            "cut": whole[:4096],
+            "emptied": b"",
+            "changed": whole[:100] + b"?" + whole[101:],
+            "of another version": made.read_bytes(),
+        }[damage]
+    )
+    assert not found(final)
+    assert found(publish(made, final)) and final.read_bytes() == whole
 
 
 def test_a_folder_is_whole_or_gone_when_forgetting_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

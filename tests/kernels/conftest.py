@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from llmc.codegen.cpu.target import CpuTarget, machine_features, missing_features
+from llmc.codegen.cpu.target import CpuTarget, cpu_target, machine_features, missing_features
 from llmc.codegen.cpu.toolchain import Toolchain, compile_library, find_toolchain
-from llmc.compiler.targets import find_target
 
 VARIANTS = ("x86-64-v4+vnni+bf16+amx", "x86-64-v4+vnni+bf16", "x86-64-v4", "x86-64-v3", "generic")
 HERE = Path(__file__).parent
@@ -59,7 +58,7 @@ def library_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def load(target_name: str, toolchain: Toolchain, folder: Path) -> Kernels:
-    target = find_target(target_name)
+    target = cpu_target(target_name)
     missing = missing_features(target, machine_features())
     if missing:
         pytest.skip(f"this machine lacks {', '.join(missing)}")

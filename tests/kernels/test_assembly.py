@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import compile_library, find_toolchain
-from llmc.compiler.targets import find_target
 
 from .conftest import harness_sources
 
@@ -22,7 +22,7 @@ KERNELS = re.compile(
 def assembly(target_name: str, unit: str, folder: Path) -> str:
     """The unit's assembly, by the flags that engines are compiled with."""
     sources = harness_sources()
-    target = find_target(target_name)
+    target = cpu_target(target_name)
     report = compile_library({"x.cpp": ""}, target, folder / "x.so", find_toolchain({}))
     command = [part for part in report.command if part not in ("-c", "x.cpp", "x.o", "-o")]
     for name, text in sources.items():

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from llmc.codegen.kv_groups import BLOCK_TOKENS
 from llmc.codegen.packing import round_bf16, widen_bf16
 
 from .conftest import Kernels
 from .test_linear import aligned, pointer, random
 
 Floats = npt.NDArray[np.float32]
-BLOCK = 32
 
 
 class Args(ctypes.Structure):
@@ -107,7 +107,7 @@ class Cache:
 
     def __init__(self, kernels: Kernels, case: Case, lengths: list[int]) -> None:
         self.kernels, self.case, self.lengths = kernels, case, lengths
-        self.stride = -(-max(lengths) // BLOCK)
+        self.stride = -(-max(lengths) // BLOCK_TOKENS)
         blocks = self.stride * len(lengths)
         order = np.random.default_rng(5).permutation(blocks + 3)[:blocks]
         self.tables = order.reshape(len(lengths), self.stride).astype(np.int32)

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
+
 from .conftest import Kernels
 from .test_linear import pointer, random
 
-MAX_LOGPROBS = 20
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 

@@ -10,12 +10,13 @@ from llmc.codegen.cpu.target import (
     DEFAULT_L2_BYTES,
     LEVELS,
     TargetError,
+    cpu_target,
     machine_features,
     machine_l2_bytes,
     missing_features,
     native_target,
 )
-from llmc.compiler.targets import find_target
+from llmc.compiler.targets.find import find_target
 
 
 def features(*suffixes: str) -> frozenset[str]:
@@ -25,12 +26,12 @@ def features(*suffixes: str) -> frozenset[str]:
 
 
 def test_named_targets() -> None:
-    target = find_target("x86-64-v4+vnni+bf16")
+    target = cpu_target("x86-64-v4+vnni+bf16")
     assert target.has("avx512_vnni") and target.has("avx512_bf16") and not target.has("amx_bf16")
     assert target.mcpu == "x86_64_v4+avx512vnni+avx512bf16"
     assert dict(target.macros).keys() == {"LLMC_AVX512", "LLMC_VNNI", "LLMC_BF16", "LLMC_L2_BYTES"}
-    assert not find_target("x86-64-v4").has("avx512_vnni")
-    assert find_target("generic").features == ("sse2",)
+    assert not cpu_target("x86-64-v4").has("avx512_vnni")
+    assert cpu_target("generic").features == ("sse2",)
 
 
 @pytest.mark.parametrize("name", ["", "x86-64-v5", "x86-64-v3+vnni", "x86-64-v4+vnni+vnni", "x86-64-v4+"])
@@ -42,7 +43,7 @@ def test_unknown_targets(name: str) -> None:
 @pytest.mark.parametrize("suffixes", [(), ("vnni",), ("vnni", "bf16"), ("vnni", "bf16", "amx")])
 def test_a_machine_gets_all_it_has(suffixes: tuple[str, ...]) -> None:
     target = native_target(features(*suffixes), 1 << 21, "x86_64")
-    named = find_target("+".join(("x86-64-v4", *suffixes)))
+    named = cpu_target("+".join(("x86-64-v4", *suffixes)))
     assert (target.features, target.mcpu, target.flags) == (named.features, named.mcpu, named.flags)
     assert target.name == "cpu" and target.l2_bytes == 1 << 21
 
@@ -59,8 +60,8 @@ def test_other_architectures_are_refused() -> None:
 
 
 def test_missing_features() -> None:
-    assert missing_features(find_target("x86-64-v4+vnni"), features()) == ("avx512_vnni",)
-    assert missing_features(find_target("x86-64-v4"), features()) == ()
+    assert missing_features(cpu_target("x86-64-v4+vnni"), features()) == ("avx512_vnni",)
+    assert missing_features(cpu_target("x86-64-v4"), features()) == ()
 
 
 def test_reading_the_machine(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llmc.codegen.cpu import toolchain
+from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import ToolchainError, compile_library, find_toolchain
-from llmc.compiler.targets import find_target
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 SOURCES = {
@@ -20,7 +20,7 @@ SOURCES = {
     "model.cpp": f'#include "answer.h"\n{EXPORT} int answer() {{ return ANSWER; }}\n',
     "more/other.cpp": f"{EXPORT} int other() {{ return 7; }}\n",
 }
-GENERIC = find_target("generic")
+GENERIC = cpu_target("generic")
 
 
 def test_compiles_and_loads(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from llmc.codegen.cpu.model import Model, render
+from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import compile_library, find_toolchain
 from llmc.codegen.kv_groups import BLOCK_TOKENS
 from llmc.codegen.weights import place_weights, stored
-from llmc.compiler.targets import find_target
 from llmc.ir.graph import Builder, Graph, Node, Value
 from llmc.ir.ops.constant import Source, Weight
 from llmc.ir.ops.kernel import Rows, Sample, Scheme
@@ -80,7 +80,7 @@ def compiled(entries: list[Graph], folder: Path, name: str) -> Built:
     vocab = int(str(entries[0].outputs[0].tensor.shape[-1]))
     placed = place_weights([n.op.expr for g in entries for n in g.nodes if isinstance(n.op, Weight)])
     model = render(name, "cpu", entries, {w.expr: w for w in placed}, vocab)
-    target, toolchain = find_target("cpu"), find_toolchain({})
+    target, toolchain = cpu_target("cpu"), find_toolchain({})
     content = repr((sorted(model.sources.items()), target, toolchain))
     path = folder / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
     with path.with_suffix(".lock").open("w") as lock:

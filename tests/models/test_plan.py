@@ -140,7 +140,7 @@ def test_regions_hold_every_buffer(model: Model) -> None:
             assert b.offset + b.row_bytes <= (
                 arena.bytes_per_token if b.rows == RowKind.TOKEN.value else arena.bytes_per_row
             )
-        assert model.arena_per_token >= arena.bytes_per_token and model.arena_per_row >= arena.bytes_per_row
+        assert model.arena.buffers_per_token >= arena.bytes_per_token and model.arena.per_row >= arena.bytes_per_row
 
 
 def test_the_json_is_the_plan(model: Model) -> None:

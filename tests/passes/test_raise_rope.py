@@ -179,6 +179,48 @@ def test_a_table_per_head_is_refused() -> None:
     assert reasons(unchanged(PASS, text), "half-rope") == ["the tables are f32[T, 2, 4] and f32[T, 2, 4], not [T, R/2]"]
 
 
+OTHER_AXES = "f32[T, 4] or the halves of f32[T, 2, 8] are joined along another axis than the last"
+
+
+@pytest.mark.parametrize("table", ["c", "s"])
+def test_a_table_repeated_along_the_tokens_is_refused(table: str) -> None:
+    """[c(0) c(1)], [c(2) c(3)] ...: as many elements as [c c], of other tokens."""
+    old = f"concat{{axis=1}}(%{table}, %{table}) : f32[T, 8]"
+    text = HALF.replace(old, f"concat{{axis=0}}(%{table}, %{table}) : f32[2*T, 4]")
+    assert reasons(unchanged(PASS, text), "half-rope") == [OTHER_AXES]
+
+
+@pytest.mark.parametrize("table", ["c", "s"])
+def test_a_table_that_turns_heads_is_refused(table: str) -> None:
+    """A factor for each of 8 heads, where 8 is also a head's width."""
+    text = HALF.replace("f32[T, 2, 8]", "f32[T, 8, 8]").replace("f32[T, 2, 4]", "f32[T, 8, 4]")
+    old = f"view{{shape=[T, 1, 8]}}(%{table}{table}) : f32[T, 1, 8]"
+    text = text.replace(old, f"view{{shape=[T, 8, 1]}}(%{table}{table}) : f32[T, 8, 1]")
+    assert reasons(unchanged(PASS, text), "half-rope") == [OTHER_AXES.replace("[T, 2, 8]", "[T, 8, 8]")]
+
+
+def test_halves_joined_along_the_heads_are_refused() -> None:
+    """[-x1], [x0] as two heads of one: only a head of two dims is broadcast to a type that fits."""
+    text = """
+        inputs %x: f32[T, 1, 2], %c: f32[T, 1], %s: f32[T, 1]
+        %cc = concat{axis=1}(%c, %c) : f32[T, 2]
+        %cv = view{shape=[T, 1, 2]}(%cc) : f32[T, 1, 2]
+        %ss = concat{axis=1}(%s, %s) : f32[T, 2]
+        %sv = view{shape=[T, 1, 2]}(%ss) : f32[T, 1, 2]
+        %lo = slice{axis=2, start=0, stop=1}(%x) : f32[T, 1, 1]
+        %hi = slice{axis=2, start=1, stop=2}(%x) : f32[T, 1, 1]
+        %no = unary{fn=neg}(%hi) : f32[T, 1, 1]
+        %r = concat{axis=1}(%no, %lo) : f32[T, 2, 1]
+        %a = binary{fn=mul}(%x, %cv) : f32[T, 1, 2]
+        %b = binary{fn=mul}(%r, %sv) : f32[T, 2, 2]
+        %y = binary{fn=add}(%a, %b) : f32[T, 2, 2]
+        outputs %y
+    """
+    assert reasons(unchanged(PASS, text), "half-rope") == [
+        "f32[T, 1] or the halves of f32[T, 1, 2] are joined along another axis than the last"
+    ]
+
+
 def repeated(table: str, flat: bool) -> str:
     lines = f"%{table}1 = view{{shape=[T, 4, 1]}}(%{table}) : f32[T, 4, 1]\n    "
     lines += f"%{table}2 = expand{{shape=[T, 4, 2]}}(%{table}1) : f32[T, 4, 2]\n    "
@@ -235,6 +277,40 @@ def test_a_table_that_is_not_repeated_in_pairs_is_refused() -> None:
         )
     log = unchanged(PASS, text)
     assert reasons(log, "interleaved-rope") == ["the table f32[T, 4] is not repeated twice to 8"]
+
+
+@pytest.mark.parametrize("table", ["c", "s"])
+def test_one_table_that_is_not_repeated_in_pairs_is_refused(table: str) -> None:
+    text = interleaved(True)
+    for old, new in (("view{shape=[T, 4, 1]}", "[T, 1, 4]"), ("expand{shape=[T, 4, 2]}", "[T, 2, 4]")):
+        mnemonic, shape = old[: old.index("[")], old[old.index("[") : -1]
+        source = table if "view" in old else f"{table}1"
+        text = text.replace(f"{old}(%{source}) : f32{shape}", f"{mnemonic}{new}}}(%{source}) : f32{new}")
+    assert reasons(unchanged(PASS, text), "interleaved-rope") == ["the table f32[T, 4] is not repeated twice to 8"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("concat{axis=3}(%o1, %e1) : f32[T, 2, 4, 2]", "concat{axis=2}(%o1, %e1) : f32[T, 2, 8, 1]"),
+        ("concat{axis=3}(%o1, %e1) : f32[T, 2, 4, 2]", "concat{axis=1}(%o1, %e1) : f32[T, 4, 4, 1]"),
+        ("concat{axis=3}(%o1, %e1) : f32[T, 2, 4, 2]", "concat{axis=0}(%o1, %e1) : f32[2*T, 2, 4, 1]"),
+    ],
+)
+def test_pairs_stacked_along_another_axis_are_refused(old: str, new: str) -> None:
+    """[-x1 -x3 .. x0 x2 ..]: the same elements, which the tables would turn by other angles."""
+    log = unchanged(PASS, interleaved(False).replace(old, new))
+    assert reasons(log, "interleaved-rope") == ["the odd and even elements of f32[T, 2, 8] are not put side by side"]
+
+
+def test_pairs_of_rows_are_refused() -> None:
+    text = (
+        interleaved(True)
+        .replace("shape=[T, 2, 4, 1]", "shape=[T, 2, 1, 4]")
+        .replace("f32[T, 2, 4, 1]", "f32[T, 2, 1, 4]")
+    )
+    log = unchanged(PASS, text.replace("(%o1, %e1) : f32[T, 2, 4, 2]", "(%o1, %e1) : f32[T, 2, 1, 8]"))
+    assert reasons(log, "interleaved-rope") == ["the odd and even elements of f32[T, 2, 8] are not put side by side"]
 
 
 PARTIAL = """

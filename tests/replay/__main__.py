@@ -5,12 +5,12 @@
 Builds the models of models.py in REV and in the working tree for CPUs and GPUs in every dtype, and compares all that
 comes out: graphs after every pass, C++ and CUDA sources, plans, weights, reports, manifests. Nothing is compiled.
 Prints "replay: identical" or the differences, and exits with 1 where there are any. What a revision generated is kept
-below .cache/replay. --ignore-hashes takes names that end in a hash of their content as equal.
+below .cache/replay. --ignore-hashes takes names that end in a hash of their content as equal, and checksums.
 """
 
 from __future__ import annotations
 
-import difflib
+import hashlib
 import json
 import os
 import re
@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,8 +28,8 @@ import click
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / ".cache" / "replay"
-HASH = re.compile(r"_[0-9a-f]{8}\b|\b[0-9a-f]{64}\b")
-SHOWN_LINES = 40  # of one file's difference
+HASH = re.compile(r"_[0-9a-f]{8}(?![0-9a-z])|\b[0-9a-f]{64}\b")
+SHOWN_LINES, SHOWN_COLUMNS = 40, 400  # of one file's difference
 
 
 @click.command(help=__doc__)
@@ -46,15 +47,18 @@ def main(revision: str, ignore_hashes: bool, most: int, names: Sequence[str]) ->
             here = pool.submit(_generate, ROOT, now, names, 2 if kept.exists() else 1)
             there.result()
             here.result()
-        differences = list(_compare(kept, now, ignore_hashes))
-        num_files = sum(1 for path in now.rglob("*") if path.is_file())
-    for text in differences[:most]:
-        print(text)
-    if len(differences) > most:
-        print(f"... and {len(differences) - most} more files differ")
-    verdict = f"{len(differences)} files differ" if differences else "identical"
-    print(f"replay: {verdict}: {num_files} files against {commit[:9]}, {time.monotonic() - began:.0f} s")
-    sys.exit(1 if differences else 0)
+        old, new = _Tree(kept, ignore_hashes), _Tree(now, ignore_hashes)
+        differing = [
+            name for name in sorted(old.files.keys() | new.files.keys()) if old.digest(name) != new.digest(name)
+        ]
+        for name in differing[:most]:
+            print(_difference(name, old.text(name), new.text(name)))
+    if len(differing) > most:
+        print(f"... and {len(differing) - most} more files differ: {_kinds(differing)}")
+    verdict = f"{len(differing)} files differ" if differing else "identical"
+    verdict += " but for hashes" if ignore_hashes else ""
+    print(f"replay: {verdict}: {len(new.files)} files against {commit[:9]}, {time.monotonic() - began:.0f} s")
+    sys.exit(1 if differing else 0)
 
 
 def _git(*arguments: str) -> str:
@@ -87,43 +91,49 @@ def _generate(tree: Path, out: Path, names: Sequence[str], jobs: int) -> None:
         raise click.ClickException(f"{tree}: {done.stderr.strip()}")
 
 
-def _compare(before: Path, after: Path, ignore_hashes: bool) -> Iterator[str]:
-    """A text for each file that differs."""
-    old, new = _read(before, ignore_hashes), _read(after, ignore_hashes)
-    for name in sorted(old.keys() | new.keys()):
-        if name not in new:
-            yield f"--- {name}: gone"
-        elif name not in old:
-            yield f"+++ {name}: new"
-        elif old[name] != new[name]:
-            lines = difflib.unified_diff(_lines(old[name]), _lines(new[name]), name, name, "before", "after", n=1)
-            shown = [line.rstrip("\n")[:400] for line in lines]
-            more = [f"... {len(shown) - SHOWN_LINES} more lines"] if len(shown) > SHOWN_LINES else []
-            yield "\n".join([*shown[:SHOWN_LINES], *more])
+class _Tree:
+    """What a revision generated. Files that only a hash in their names tells apart are one if hashes are ignored."""
+
+    def __init__(self, folder: Path, ignore_hashes: bool) -> None:
+        self.ignore_hashes = ignore_hashes
+        self.files: dict[str, list[Path]] = {}
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            self.files.setdefault(self._masked(str(path.relative_to(folder))), []).append(path)
+
+    def text(self, name: str) -> str:
+        return "".join(sorted(map(self._read, self.files.get(name, []))))
+
+    def _read(self, path: Path) -> str:
+        """Without hashes, keys of JSON are sorted with what they hold: one that held a hash may stand elsewhere."""
+        text = self._masked(path.read_text(errors="replace"))
+        if path.suffix != ".json" or not self.ignore_hashes:
+            return text
+        return json.dumps(json.loads(text, object_pairs_hook=lambda pairs: sorted(pairs, key=repr)), indent=1)
+
+    def digest(self, name: str) -> bytes | None:
+        return hashlib.sha256(self.text(name).encode()).digest() if name in self.files else None
+
+    def _masked(self, text: str) -> str:
+        return HASH.sub("_#", text) if self.ignore_hashes else text
 
 
-def _lines(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
+def _difference(name: str, old: str, new: str) -> str:
+    if not old or not new:
+        return f"+++ {name}: new" if new else f"--- {name}: gone"
+    with tempfile.NamedTemporaryFile("w") as before, tempfile.NamedTemporaryFile("w") as after:
+        for file, text in ((before, old), (after, new)):
+            file.write(text)
+            file.flush()
+        command = ["git", "diff", "--no-index", "--unified=1", "--", before.name, after.name]
+        lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[4:]
+    more = [f"... {len(lines) - SHOWN_LINES} more lines"] if len(lines) > SHOWN_LINES else []
+    return "\n".join([f"*** {name}", *(line[:SHOWN_COLUMNS] for line in lines[:SHOWN_LINES]), *more])
 
 
-def _read(folder: Path, ignore_hashes: bool) -> dict[str, str]:
-    """Texts by name below the folder. Files that only a hash tells apart are read as one, in no order of hashes."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            name, text = str(path.relative_to(folder)), path.read_text(errors="replace")
-            if ignore_hashes:
-                name, text = HASH.sub("_#", name), _without_hashes(path, text)
-            found.setdefault(name, []).append(text)
-    return {name: "".join(sorted(texts)) for name, texts in found.items()}
-
-
-def _without_hashes(path: Path, text: str) -> str:
-    """JSON's keys are sorted with what they hold: one that held a hash may have stood elsewhere."""
-    text = HASH.sub("_#", text)
-    if path.suffix != ".json":
-        return text
-    return json.dumps(json.loads(text, object_pairs_hook=lambda pairs: sorted(pairs, key=repr)), indent=1)
+def _kinds(names: Sequence[str]) -> str:
+    """How many files of each name, whichever model they belong to."""
+    counts = Counter(HASH.sub("_#", Path(name).name) for name in names)
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common(12))
 
 
 if __name__ == "__main__":

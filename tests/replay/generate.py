@@ -3,7 +3,8 @@
     python -m replay.generate OUT [--jobs N] [SUBJECT ...]        (tests/ on the path)
 
 OUT/SUBJECT/DTYPE/ir holds the graph after every pass, .../engine the engine. Where an engine has compiled code, a
-digest of what would be compiled, and how; where it has weights, a digest of each.
+digest of what would be compiled, and how: comments and the hashes in kernels' names do not count. Where it has
+weights, a digest of each. These digests are in capitals, unlike hashes that are part of a name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import mmap
 import multiprocessing
+import re
 import shutil
 import sys
 import tempfile
@@ -27,23 +29,18 @@ from transformers.utils import logging
 
 from llmc.codegen.cpu.toolchain import CompileTarget, Kind, Toolchain
 from llmc.codegen.cuda.target import nvrtc
-from llmc.compiler import backends
 from llmc.compiler import build as driver
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.capture.capture import Captured
+from llmc.compiler.progress import Progress
 from llmc.compiler.sources.model_source import ModelSource
+from llmc.compiler.targets import cpu
 from llmc.ir.ops.kernel import Scheme
 from replay.models import TARGETS, Subject, subjects
 
 WEIGHTS = "weights.safetensors"
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def stage(self, text: str) -> None: ...
-
-    def weights(self, done: int, total: int) -> None: ...
+COMMENT = re.compile(r"//.*")
+SYMBOL_HASH = re.compile(r"(?<=_)[0-9a-f]{8}\b")
 
 
 def compile_nothing() -> None:
@@ -52,8 +49,8 @@ def compile_nothing() -> None:
         (driver, "capture", _once(driver.capture)),
         (driver, "open_source", cache(driver.open_source)),
         (driver, "open_shapes", cache(driver.open_shapes)),
-        (backends, "compile_library", _library),
-        (backends, "find_toolchain", lambda: Toolchain(Kind.ZIG, "of a replay", ())),
+        (cpu, "compile_library", _library),
+        (cpu, "find_toolchain", lambda: Toolchain(Kind.ZIG, "of a replay", ())),
         (nvrtc, "compile_each", _cubins),
     ]
     for module, name, replacement in patches:
@@ -69,19 +66,25 @@ def _once(capture: Callable[[ModelSource], Captured]) -> Callable[[ModelSource],
 
 def _library(sources: Mapping[str, str], target: CompileTarget, out: Path, toolchain: Toolchain) -> None:
     options = (target.triple, target.mcpu, target.flags, target.macros)
-    out.write_text(f"{_digest(sources)} {options}\n")
+    out.write_text(f"{_code_digest(sources)} {options}\n")
 
 
-def _cubins(sources: Mapping[str, str], arch: str) -> dict[str, bytes]:
+def _cubins(sources: Mapping[str, str], arch: str, progress: Callable[[int], None]) -> dict[str, bytes]:
     headers = nvrtc.headers()
     return {
-        symbol: f"{_digest({**headers, symbol: text})} {nvrtc.options(arch)}\n".encode()
+        symbol: f"{_code_digest({**headers, 'kernel.cu': text})} {nvrtc.options(arch)}\n".encode()
         for symbol, text in sources.items()
     }
 
 
-def _digest(texts: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(sorted(texts.items())).encode()).hexdigest()
+def _code_digest(sources: Mapping[str, str]) -> str:
+    lines = (line for name in sorted(sources) for line in [name, *sources[name].splitlines()])
+    code = (SYMBOL_HASH.sub("", COMMENT.sub("", line)).rstrip() for line in lines)
+    return _digest("\n".join(line for line in code if line).encode())
+
+
+def _digest(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest().upper()
 
 
 def generate(subject: Subject, out: Path) -> str | None:
@@ -101,7 +104,7 @@ def generate(subject: Subject, out: Path) -> str | None:
                 hollow=subject.hollow,
             )
             try:
-                build(options, Silent())
+                build(options, Progress())
             except Exception:
                 shutil.rmtree(folder, ignore_errors=True)
                 return f"{subject} in {dtype}: {traceback.format_exc()}"
@@ -120,7 +123,7 @@ def _weights(path: Path) -> str:
             if name != "__metadata__":
                 begin, end = tensor["data_offsets"]
                 with memoryview(data)[start + begin : start + end] as part:
-                    lines.append(f"{name} {begin} {end} {hashlib.sha256(part).hexdigest()}\n")
+                    lines.append(f"{name} {begin} {end} {_digest(part)}\n")
     return "".join(lines)
 
 

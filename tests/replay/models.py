@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiny_models import config_of, eager_model
+from transformers import AutoConfig
 
 from llmc.compiler.sources.demo import fetch_demo
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ("smollm2", "gemma3-270m")
 HOLLOW = ("Llama-3.1-8B", "Qwen3-0.6B")
+HOLLOW_LAYERS = 2  # they are shown for their widths
 TINY = (
     "llama",
     "llama-yarn",
@@ -50,9 +52,12 @@ class Subject:
         """The model; a tiny one is written below `made`."""
         if self.kind == "real":
             return fetch_demo(self.name)
-        if self.kind == "hollow":
-            return ROOT / "bench" / "configs" / self.name
         folder = made / str(self)
+        if self.kind == "hollow":
+            config = AutoConfig.from_pretrained(ROOT / "bench" / "configs" / self.name)
+            config.update({"num_hidden_layers": HOLLOW_LAYERS, "layer_types": None})
+            config.save_pretrained(folder)
+            return folder
         eager_model(config_of(self.name)).save_pretrained(folder)
         return folder
 

@@ -1,4 +1,4 @@
-"""abi.py against the C compiler's view of abi.h."""
+"""What mirrors abi.h, against the C compiler's view of abi.h."""
 
 import ctypes
 import subprocess
@@ -6,11 +6,29 @@ import subprocess
 import pytest
 from engine_folders import ABI_FOLDER
 
-from llmc.runtime.artifact.artifact import manifest
+from llmc.runtime.artifact import manifest
 from llmc.runtime.cpu import library as abi
 from llmc.runtime.kv import blocks
+from llmc.runtime.step.row_sampling import SAMPLING_RECORD
 
-STRUCTS = (abi.LlmcSampling, abi.LlmcStep, abi.LlmcKvPool, abi.LlmcConfig)
+Layout = tuple[int, dict[str, tuple[int, int]]]
+
+
+def layout(struct: type[ctypes.Structure]) -> Layout:
+    """Its size, and offset and size of each field."""
+    places = {name: getattr(struct, name) for name, *_ in struct._fields_}
+    return ctypes.sizeof(struct), {name: (place.offset, place.size) for name, place in places.items()}
+
+
+def sampling_record() -> Layout:
+    """A record of a step is the struct, whose last four bytes have a name there."""
+    places = {name: (SAMPLING_RECORD.fields[name][1], SAMPLING_RECORD[name].itemsize) for name in SAMPLING_RECORD.names}
+    return SAMPLING_RECORD.itemsize, places | {"padding": (SAMPLING_RECORD.itemsize - 4, 4)}
+
+
+STRUCTS = {"LlmcSampling": sampling_record()} | {
+    struct.__name__: layout(struct) for struct in (abi.LlmcStep, abi.LlmcKvPool, abi.LlmcConfig)
+}
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +37,9 @@ def compiled(cxx, tmp_path_factory):
     folder = tmp_path_factory.mktemp("abi")
     lines = ['printf("LLMC_ABI_VERSION %d\\n", LLMC_ABI_VERSION);', 'printf("MAX %d\\n", LLMC_MAX_LOGPROBS);']
     lines.append('printf("NO_BLOCK %d\\n", LLMC_NO_BLOCK);')
-    for struct in STRUCTS:
-        name = struct.__name__
+    for name, (_, fields) in STRUCTS.items():
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
-        for field, _ in struct._fields_:
+        for field in fields:
             where = f"offsetof({name}, {field}), sizeof((({name}*)0)->{field})"
             lines.append(f'printf("{name}.{field} %zu %zu\\n", {where});')
     source = folder / "print.cc"
@@ -33,23 +50,22 @@ def compiled(cxx, tmp_path_factory):
     return {line.split()[0]: tuple(map(int, line.split()[1:])) for line in output.splitlines()}
 
 
-@pytest.mark.parametrize("struct", STRUCTS)
-def test_sizes_and_offsets(compiled, struct):
-    assert compiled[struct.__name__] == (ctypes.sizeof(struct),)
-    for name, _ in struct._fields_:
-        field = getattr(struct, name)
-        assert compiled[f"{struct.__name__}.{name}"] == (field.offset, field.size), name
+@pytest.mark.parametrize("name", STRUCTS)
+def test_sizes_and_offsets(compiled, name):
+    size, fields = STRUCTS[name]
+    assert compiled[name] == (size,)
+    assert {field: compiled[f"{name}.{field}"] for field in fields} == fields
 
 
 def test_constants(compiled):
     assert compiled["LLMC_ABI_VERSION"] == (manifest.ABI,)
-    assert compiled["MAX"] == (abi.MAX_LOGPROBS,)
+    assert compiled["MAX"] == (manifest.MAX_LOGPROBS,)
     assert compiled["NO_BLOCK"] == (blocks.NO_BLOCK,)
 
 
-@pytest.mark.parametrize("struct", STRUCTS)
-def test_no_field_of_the_header_is_left_out(struct):
+@pytest.mark.parametrize("name", STRUCTS)
+def test_no_field_of_the_header_is_left_out(name):
     text = (ABI_FOLDER / "abi.h").read_text()
-    body = text.split(f"struct {struct.__name__} {{")[1].split("};")[0]
+    body = text.split(f"struct {name} {{")[1].split("};")[0]
     declared = [line.split(";")[0].split()[-1].lstrip("*") for line in body.splitlines() if ";" in line.split("//")[0]]
-    assert declared == [name for name, _ in struct._fields_]
+    assert declared == list(STRUCTS[name][1])

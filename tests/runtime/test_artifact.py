@@ -342,7 +342,9 @@ def test_what_is_read_later_is_what_was_checked(make_engine, tmp_path):
             engine.artifact.read_bytes("chat_template.jinja")
 
 
-@pytest.mark.parametrize("moment", ["artifact.check_sizes", "artifact._map_weights", "engine.open_device"])
+@pytest.mark.parametrize(
+    "moment", ["artifact.artifact.check_sizes", "artifact.artifact._map_weights", "loop.engine.open_device"]
+)
 def test_an_engine_that_is_replaced_while_it_loads(make_engine, tmp_path, monkeypatch, moment):
     folder = make_engine("old")
     other = make_engine("new", template="another", producer={"llmc": "newer"})

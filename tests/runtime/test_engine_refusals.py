@@ -6,8 +6,9 @@ import reference_oracle as oracle
 
 from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import read_manifest
+from llmc.runtime.cpu.limits import plan_limits
 from llmc.runtime.errors import InvalidParameter
-from llmc.runtime.step.limits import LoadOptions, plan_limits
+from llmc.runtime.step.limits import LoadOptions
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_limits_outside_the_envelope(shared_engine, options, message):
 
 
 def test_a_machine_of_more_cores_than_an_engine_takes_uses_as_many_as_that(shared_engine, monkeypatch):
-    monkeypatch.setattr("llmc.runtime.step.limits.usable_cores", lambda: 5000)
+    monkeypatch.setattr("llmc.runtime.cpu.limits.usable_cores", lambda: 5000)
     manifest = read_manifest(shared_engine)
     asked = LoadOptions(threads=1024)
     assert plan_limits(manifest, manifest.targets[0], LoadOptions()).threads == 1024

@@ -1,6 +1,7 @@
 """llmc.runtime stands alone: no torch, no transformers, no other part of llmc, and it is cheap to import."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ MODULES = sorted(
 )
 FORBIDDEN = ("torch", "transformers", "onnx", "gguf", "ziglang", "pytest", "rich", "click")
 LIBRARIES = {"numpy", "blake3", "tokenizers", "jinja2"}
-CUDA_PYTHON = "cuda.driver"  # the one module that imports cuda-python, inside a function
+# Modules that alone import a library, inside a function: what calls the driver, and what a terminal shows.
+ALONE = {"cuda.driver.driver": "cuda", "terminal.console": "rich"}
 
 
 def loaded_after(statement):
@@ -45,7 +47,7 @@ def test_the_schema_loads_no_serving_code():
 
 @pytest.mark.parametrize("name", ["__init__", *MODULES])
 def test_sources_import_the_runtime_and_its_libraries_only(name):
-    allowed = LIBRARIES | set(sys.stdlib_module_names) | ({"cuda"} if name == CUDA_PYTHON else set())
+    allowed = LIBRARIES | set(sys.stdlib_module_names) | ({ALONE[name]} if name in ALONE else set())
     for node in ast.walk(ast.parse((RUNTIME / f"{name.replace('.', '/')}.py").read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -58,12 +60,21 @@ def test_sources_import_the_runtime_and_its_libraries_only(name):
             assert imported.split(".")[0] in allowed or imported.startswith("llmc.runtime."), imported
 
 
-def test_the_docs_name_every_module_and_error():
-    text = (RUNTIME.parent / "docs" / "runtime.md").read_text()
+DOCS = (RUNTIME.parent / "docs" / "runtime.md").read_text()
+
+
+def test_the_docs_name_every_error():
     from llmc.runtime import errors
 
-    for name in [*MODULES, *(n for n in vars(errors) if n[0].isupper())]:
-        assert f"`{name}`" in text or name == "errors", name
+    for name in (n for n in vars(errors) if n[0].isupper()):
+        assert f"`{name}`" in DOCS, name
+
+
+def test_the_docs_name_every_module_in_its_room_and_no_other():
+    rows = re.findall(r"^\| `([a-z/]+)/` \|[^|]*\| (.*) \|$", DOCS.partition("## Modules")[2], re.MULTILINE)
+    told = [f"{room.replace('/', '.')}.{name}" for room, names in rows for name in re.findall(r"`(\w+)`", names)]
+    assert told == [name for room, _ in rows for name in MODULES if name.rpartition(".")[0].replace(".", "/") == room]
+    assert set(told) == set(MODULES) - {"errors"}
 
 
 def test_every_exported_name_exists():

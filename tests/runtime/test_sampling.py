@@ -1,5 +1,6 @@
 """SamplingParams: every field at and beyond its bounds, and nothing but InvalidParameter."""
 
+import ctypes
 import math
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 from llmc.runtime.artifact.manifest import GenerationDefaults
 from llmc.runtime.errors import InvalidParameter
 from llmc.runtime.step.params import SamplingParams, model_defaults
-from llmc.runtime.step.row_sampling import FORBID, RowSampling
+from llmc.runtime.step.row_sampling import FORBID, SAMPLING_RECORD, RowSampling
 
 NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+POINTED = (("bias_ids", ctypes.c_int32), ("bias", ctypes.c_float))
 INTEGERS = ("top_k", "seed", "max_tokens", "min_tokens", "logprobs")
 ODD = [math.nan, math.inf, -math.inf, "1", [], {}, 10**400, 2**5000, object(), True, 1j]
 
@@ -120,15 +122,34 @@ def test_the_bias_cannot_be_changed_behind_our_back():
 def test_rows_forbid_stops_until_min_tokens():
     row = RowSampling(SamplingParams(min_tokens=2, logit_bias={7: 1.0, 9: 2.0}), 5, 3, (9, 4))
     for history_len, early in ((3, True), (4, True), (5, False)):
-        struct = row.at(0, history_len)
+        records = np.zeros(2, SAMPLING_RECORD)
+        row.write(records.view(np.uint8).data, 1, 0, history_len)
         bias = row._early_bias if early else row._bias
-        assert struct.bias_ids == bias.ids.ctypes.data and struct.num_bias == len(bias.ids)
-        assert struct.position == struct.history_len == history_len
+        assert records["bias_ids"].tolist() == [0, bias.ids.ctypes.data]
+        assert records["num_bias"].tolist() == [0, len(bias.ids)]
+        assert records["position"][1] == records["history_len"][1] == history_len
     assert dict(zip(row._early_bias.ids.tolist(), row._early_bias.values.tolist(), strict=True)) == {
         7: 1.0,
         9: np.float32(FORBID),
         4: np.float32(FORBID),
     }
+
+
+def test_a_record_says_what_was_asked():
+    """Every field, the largest of its range: the record is written in one go, by a format of its own."""
+    asked = {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1e6, "top_k": 2**31 - 1}
+    params = SamplingParams(presence_penalty=-2, frequency_penalty=3, logprobs=20, logit_bias={3: 1.5, 8: -2}, **asked)
+    records = np.zeros(1, SAMPLING_RECORD)
+    RowSampling(params, 2**64 - 1, 3, (), sample_index=2**32 - 1).write(records.view(np.uint8).data, 0, 2**63, 9)
+    found = {name: records[name][0] for name in SAMPLING_RECORD.names}
+    for name, value in asked.items():
+        assert found.pop(name) == np.asarray(value, SAMPLING_RECORD[name]), name
+    ids, bias = (ctypes.cast(int(found.pop(name)), ctypes.POINTER(kind)) for name, kind in POINTED)
+    assert (ids[:2], bias[:2]) == ([3, 8], [1.5, -2])
+    assert {name: value.item() for name, value in found.items()} == {
+        "presence_penalty": -2, "frequency_penalty": 3, "num_logprobs": 20, "seed": 2**64 - 1,
+        "sample_index": 2**32 - 1, "position": 9, "history": 2**63, "history_len": 9, "prompt_len": 3, "num_bias": 2,
+    }  # fmt: skip
 
 
 def test_defaults_of_the_model():

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from llmc.runtime.artifact.artifact import atomic_folder as staging
+from llmc.runtime.artifact import atomic_folder as staging
 from llmc.runtime.artifact.artifact import is_engine, open_artifact, read_manifest
-from llmc.runtime.artifact.atomic_folder import atomic_folder
-from llmc.runtime.errors import DiskFull, EngineError, OutputOccupied
+from llmc.runtime.artifact.atomic_folder import atomic_folder, check_output
+from llmc.runtime.errors import DiskFull, EngineError, OutputOccupied, OutputUnwritable
 
 BUILD = """
 import sys
@@ -75,14 +75,58 @@ def test_a_failing_build_leaves_the_old_engine(tmp_path):
 
 
 def test_a_full_disk_is_one_line_with_figures(tmp_path):
+    """Of the bytes that were written: a file may be longer."""
     output = tmp_path / "engine"
-    with pytest.raises(DiskFull, match=r"no space left after 3 bytes of the engine, \d+ bytes are free"):  # noqa: SIM117
-        with atomic_folder(output, is_engine) as folder:
-            (folder / "half").write_text("xyz")
+    said = r"engine: no space left after [\d,]{1,9} bytes of the 9,999 that it needs at least, [\d,]+ are free in "
+    with pytest.raises(DiskFull, match=said), atomic_folder(output, is_engine, 9999) as folder:  # noqa: SIM117
+        with (folder / "sparse").open("wb") as file:
+            file.truncate(1 << 40)
             raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(PermissionError), atomic_folder(output, is_engine):
-        raise PermissionError(errno.EACCES, "other errors pass")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_too_small_is_found_before_anything_is_written(tmp_path):
+    output = tmp_path / "engine"
+    said = rf"engine: needs 1,152,921,504,606,846,976 bytes, [\d,]+ are free in {tmp_path}; make room or choose"
+    with pytest.raises(DiskFull, match=said), atomic_folder(output, is_engine, 1 << 60):
+        raise AssertionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_name_the_output_and_not_the_hidden_folder(tmp_path):
+    output = tmp_path / "engine"
+    with pytest.raises(FileNotFoundError) as caught, atomic_folder(output, is_engine) as folder:
+        (folder / "kernels" / "x").write_text("no such folder")
+    assert caught.value.filename == str(output / "kernels" / "x")
+    for other in (
+        PermissionError(errno.EACCES, "no", "elsewhere"),
+        OSError(errno.EIO, "no name"),
+        OSError("no number"),
+    ):
+        with pytest.raises(OSError) as caught, atomic_folder(output, is_engine):
+            raise other
+        assert caught.value is other
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["file/below/engine", "x" * 240, "d" * 300 + "/engine", "deep/" + "x" * 240])
+def test_an_output_that_cannot_be_made_is_found_first(tmp_path, name):
+    """In the user's words: where it was to go, which folder refused, and why."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OutputUnwritable) as caught:
+        check_output(tmp_path / name, is_engine)
+    assert str(caught.value).startswith(f"{tmp_path / name}: cannot be made in {tmp_path}")
+    assert "llmc-build" not in str(caught.value) and str(caught.value).endswith("; choose another -o")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_without_write_permission_is_found_first(tmp_path, monkeypatch):
+    def refuse(path, *args, **options):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)  # root may write anywhere
+    with pytest.raises(OutputUnwritable, match=rf"a/engine: cannot be made in {tmp_path}: Permission denied; choose"):
+        check_output(tmp_path / "a" / "engine", is_engine)
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):

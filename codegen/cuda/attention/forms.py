@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from llmc.codegen.cuda.attention.layer import Layer, split_of
+from llmc.codegen.cuda.attention.layer import Layer, Split, split_of
 from llmc.codegen.cuda.attention.params import (
     AttentionParams,
     CombineAttentionParams,
@@ -31,13 +31,14 @@ class AttentionForms:
     prefill: any sequences. decode: sequences with one token in the step; others are passed over. mixed: prefill for
     sequences of several tokens, decode for the others, so that in a step of chunks and single tokens no block sweeps
     one long context after the other; its first kernel is independent of the other two.
-    reasons: lines for the build's report.
+    split: what all of them cut a sequence into; how: the forms in words, for the build's report.
     """
 
     prefill: tuple[AttentionParams, ...]
     decode: tuple[AttentionParams, ...]
     mixed: tuple[AttentionParams, ...]
-    reasons: tuple[str, ...]
+    split: Split
+    how: str
 
 
 def attention_forms(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarget) -> AttentionForms:
@@ -45,10 +46,9 @@ def attention_forms(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target:
 
     IRError where slot and op do not agree, or no kernel takes such heads.
     """
-    layer, reason = _layer(op, q, slot, target)
+    layer, split = _layer(op, q, slot, target)
     prefill, chunks = (PrefillAttentionParams(layer, op.result, least) for least in (1, 2))
-    decode = DecodeAttentionParams(layer)
-    splits = (decode, CombineAttentionParams(layer, op.result))
+    splits = (DecodeAttentionParams(layer), CombineAttentionParams(layer, op.result))
     for params in (prefill, chunks, *splits):
         if why := params.rejects(target):
             raise IRError(f"{op} on {q}: {params.template}: {why}")
@@ -56,12 +56,10 @@ def attention_forms(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target:
         (prefill,),
         splits,
         (chunks, *splits),
-        (
-            reason,
-            f"prefill: tiles of 64 rows, {layer.group} query heads of a token side by side, by mma.sync",
-            f"decode: a block per sequence, KV head and split; {layer.scratch.times} B of scratch per sequence"
-            + ("" if layer.window or layer.chunk else " and split"),
-        ),
+        split,
+        f"prefill: tiles of 64 rows, {layer.group} query heads of a token side by side, by mma.sync; "
+        f"decode: a block per sequence, KV head and split, {layer.scratch.times} B of scratch per sequence"
+        + ("" if layer.window or layer.chunk else " and split"),
     )
 
 
@@ -71,7 +69,7 @@ def numbers_of(op: PagedAttention) -> dict[str, float]:
     return {"base2": (cap or op.scale) * LOG2_E, "cap": op.scale / cap * 2 * LOG2_E if cap else 0.0}
 
 
-def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarget) -> tuple[Layer, str]:
+def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarget) -> tuple[Layer, Split]:
     _, heads, dim = q.shape
     if not isinstance(heads, int) or not isinstance(dim, int):
         raise IRError(f"{op} on {q}: heads and head_dim must be numbers")
@@ -80,7 +78,7 @@ def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarg
         raise IRError(f"{op} on {q}: its slot is {slot}, expected heads, dims and dtype {expected}")
     if not op.scale > 0:
         raise IRError(f"{op}: scale {op.scale} is not positive")
-    split, reason = split_of(dim, op.value_dim, target)
+    split = split_of(dim, op.value_dim, target)
     try:
         layer = Layer(
             q.dtype,
@@ -88,7 +86,7 @@ def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarg
             op.num_kv_heads,
             dim,
             op.value_dim,
-            split,
+            split.keys,
             op.mask.window or 0,
             op.mask.chunk or 0,
             op.softcap is not None,
@@ -96,4 +94,4 @@ def _layer(op: PagedAttention, q: TensorType, slot: CudaKvSlot, target: CudaTarg
         )
     except ValueError as error:
         raise IRError(f"{op} on {q}: {error}") from None
-    return layer, reason
+    return layer, split

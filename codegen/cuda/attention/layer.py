@@ -5,6 +5,7 @@ The twin of templates/cuda/attention_layer.cuh.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmc.codegen.cuda.arguments import (
@@ -131,17 +132,39 @@ class Layer:
         )
 
 
-def split_of(head_dim: int, value_dim: int, target: CudaTarget) -> tuple[int, str]:
-    """Keys of a split for such heads on a target, and why. Wide heads leave no registers for long splits, and two
-    blocks of the decode form should fit a multiprocessor, so that one loads while the other computes."""
+@dataclass(frozen=True)
+class Split:
+    """Keys of a split, why so many, and why not each of the longer ones."""
+
+    keys: int
+    reason: str
+    rejected: Mapping[str, str]
+
+
+def split_of(head_dim: int, value_dim: int, target: CudaTarget) -> Split:
+    """For such heads on a target. Wide heads leave no registers for long splits, and two blocks of the decode form
+    should fit a multiprocessor, so that one loads while the other computes."""
+    slot = CudaKvSlot(1, head_dim, value_dim, DType.BF16, 0)
+    widest = max(slot.padded_head_dim, slot.padded_value_dim)
+    per_key = (slot.padded_head_dim + slot.padded_value_dim) * 2
+    rejected: dict[str, str] = {}
     for split in SPLITS:
-        slot = CudaKvSlot(1, head_dim, value_dim, DType.BF16, 0)
-        per_key = (slot.padded_head_dim + slot.padded_value_dim) * 2
-        if split > SPLITS[-1] and max(slot.padded_head_dim, slot.padded_value_dim) > 128:
-            continue
-        if 2 * (split * per_key + (16 << 10)) <= target.smem_sm or split == SPLITS[-1]:
-            return split, f"splits of {split} keys: {split * per_key} B each, {target.smem_sm} B per multiprocessor"
+        two = 2 * (split * per_key + (16 << 10))
+        if split == SPLITS[-1] or (widest <= 128 and two <= target.smem_sm):
+            reason = (
+                f"two blocks of {split * per_key:,} B of keys and values fit a multiprocessor's {target.smem_sm:,} B"
+            )
+            return Split(split, reason if two <= target.smem_sm else "the shortest", rejected)
+        rejected[split_name(split)] = (
+            f"heads of {widest} leave no registers"
+            if widest > 128
+            else f"two blocks want {two:,} B of a multiprocessor's {target.smem_sm:,} B"
+        )
     raise AssertionError("the last split is always taken")
+
+
+def split_name(keys: int) -> str:
+    return f"splits of {keys} keys"
 
 
 def arguments(layer: Layer, names: str, result: DType = DType.F32) -> tuple[KernelArgument, ...]:

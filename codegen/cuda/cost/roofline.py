@@ -24,22 +24,13 @@ from llmc.codegen.cuda.rows.kernel import RowsParams, write_rows
 from llmc.codegen.cuda.sample.params import SampleParams
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.codegen.cuda.target.gpus import Gpu
-from llmc.codegen.roofline import Machine, memory_bytes
+from llmc.codegen.roofline import Estimate, Machine, memory_bytes
 from llmc.codegen.work import Slot, Step, Unit, Work, slots
 from llmc.ir.dims import evaluate
 from llmc.ir.graph import Graph, IRError, Node
 from llmc.ir.ops.attention import PagedAttention
 from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
 from llmc.ir.types import TensorType
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Expected seconds of a node, its launches and gaps among them, and how they come about."""
-
-    seconds: float
-    launches: int
-    note: str
 
 
 def machine(gpu: Gpu) -> Machine:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import llmc.runtime.cuda.plan as plan
-from llmc.codegen.cuda.linear.params import COUNTERS, PARTIALS, CountedBy, LinearParams
-from llmc.codegen.cuda.linear.variants import variants
+from llmc.codegen.cuda.linear.params import COUNTERS, PARTIALS, CountedBy
+from llmc.codegen.cuda.linear.variants import LinearVariant, tile_name, variants
 from llmc.codegen.cuda.plan.launches import Call, Scope
 from llmc.codegen.hazards import scratch_span
+from llmc.codegen.preference import Preference
 from llmc.ir.graph import Node
 from llmc.ir.ops.kernel import PackedLinear
 
@@ -22,7 +23,8 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
     splits = any(v.params.is_split for v in found)
     spans = [scratch_span(s.name) for s in (PARTIALS, COUNTERS)] if splits else []
 
-    def kernel(params: LinearParams, up_to: int | None, why: str) -> plan.Variant:
+    def kernel(found: LinearVariant) -> plan.Variant:
+        params = found.params
         tiles = (plan.Factor(rows, params.tile.tokens),)
         out_tiles, _, slices = params.grid(1)
         grid = (plan.Extent(out_tiles), plan.Extent(1, tiles), plan.Extent(slices))
@@ -32,7 +34,15 @@ def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
                 PARTIALS: plan.Extent(params.workspace_bytes(1), tiles),
                 COUNTERS: plan.Extent(4 * params.num_counters(1), tiles),
             }
-        return scope.variant(node, params, grid, up_to=up_to, scratch=scratch, reason=why)
+        variant = scope.variant(node, params, grid, up_to=found.up_to, scratch=scratch)
+        scope.kernels.prefer(_preference(found, rows, variant.kernel))
+        return variant
 
-    touches = scope.values.access(node, spans)
-    return scope.call(node, rows, [kernel(v.params, v.up_to, v.why) for v in found], touches)
+    return scope.call(node, rows, [kernel(v) for v in found], scope.values.access(node, spans))
+
+
+def _preference(found: LinearVariant, rows: str, symbol: str) -> Preference:
+    shape = found.params.shape
+    size = f"{shape.width}x{shape.k}{' gated' * shape.gated}"
+    of = f"{size}, {rows} ≤ {found.up_to}" if found.up_to is not None else f"{size}, any {rows}"
+    return Preference("packed_linear", of, tile_name(found.params), found.why, found.rejected, (symbol,))

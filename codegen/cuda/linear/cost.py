@@ -28,7 +28,7 @@ class Cost:
 
     def __str__(self) -> str:
         return (
-            f"{self.seconds * 1e6:.1f} us: {self.blocks} blocks, {self.resident} at a time, "
+            f"{self.seconds * 1e6:.1f} us: predicted of {self.blocks} blocks, {self.resident} at a time, "
             f"bytes {self.load * 1e6:.1f} us, MMA {self.multiply * 1e6:.1f} us"
         )
 

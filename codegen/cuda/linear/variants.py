@@ -4,7 +4,7 @@ and apart from the tiles: all variants of a linear give the same bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from llmc.codegen.cuda.linear.cost import cost
@@ -48,11 +48,13 @@ _WARPS = {
 
 @dataclass(frozen=True)
 class LinearVariant:
-    """The kernel for launches of at most `up_to` rows (None: any number), and why it and not another."""
+    """The kernel for launches of at most `up_to` rows (None: any number), why it, and why not each of the others, best
+    first."""
 
     up_to: int | None
     params: LinearParams
     why: str
+    rejected: Mapping[str, str]
 
 
 def variants(
@@ -109,14 +111,17 @@ def _best(
         key=lambda c: (round(c[0].seconds * 1e8), c[0].blocks, -c[1].stages),  # among equals the larger block
     )
     chosen, params = ranked[0]
-    others = "; ".join(f"{_name(p)} {c}" for c, p in ranked[1:3])
-    return LinearVariant(
-        up_to, params, f"{tokens} tokens, predicted: {_name(params)} {chosen}; then {others or 'nothing'}"
-    )
+    rejected = {tile_name(p): str(c) for c, p in ranked[1:]}
+    for p in candidates(shape, epilogue, counted, up_to, target):
+        if (reason := p.rejects(target)) is not None:
+            rejected[tile_name(p)] = reason
+    return LinearVariant(up_to, params, str(chosen), rejected)
 
 
-def _name(p: LinearParams) -> str:
-    return f"{p.tile.out}x{p.tile.tokens} {p.tile.slices.value} x {p.stages} stages"
+def tile_name(p: LinearParams) -> str:
+    """`64x8 x12`: channels by tokens of a block, and stages of its ring."""
+    slices = f" {p.tile.slices.value}" if p.shape.num_slices > 1 else ""
+    return f"{p.tile.out}x{p.tile.tokens}{slices} x{p.stages}"
 
 
 def _usable(

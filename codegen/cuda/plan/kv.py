@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmc.codegen.kv_groups import BLOCK_TOKENS
 from llmc.ir.types import DType
 
-KV_BLOCK = 32  # positions of a cache block
+KV_BLOCK = BLOCK_TOKENS
 HEAD_STEP = 16  # head dimensions are padded with zeros to whole steps of the MMA
 SLOT_ALIGNMENT = 32  # bytes; slots are whole multiples of it, so slots side by side keep it
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import llmc.runtime.cuda.plan as plan
 from llmc.codegen.buffers import PlacedValues, row_symbol
@@ -23,6 +23,7 @@ from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
 from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.hazards import Access
 from llmc.codegen.kv_groups import KvGroups, Place, slots_of
+from llmc.codegen.preference import Preference
 from llmc.ir.graph import IRError, Node, Value
 from llmc.runtime.cuda.plan import Argument, Box, Extent, Launch, Sizes, Variant
 
@@ -54,18 +55,23 @@ def refuse_grid(call: Call, most: Sizes) -> None:
 
 @dataclass
 class ChosenKernels:
-    """Kernels by symbol, with their sources; equal ones of different layers and entries are one. `reasons`: why each
-    was chosen, where there was a choice."""
+    """Kernels by symbol, with their sources; equal ones of different layers and entries are one. `preferences`: where
+    there was a choice."""
 
     sources: dict[str, str] = field(default_factory=dict)
     params: dict[str, KernelParams] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
+    preferences: dict[tuple[str, ...], Preference] = field(default_factory=dict)
 
-    def add(self, params: KernelParams, reason: str | None = None) -> str:
+    def prefer(self, why: Preference) -> None:
+        """Note a choice between kernels; where it was the same before, it now tells of these kernels too."""
+        key = (why.op, why.of, why.chosen, why.reason)
+        known = self.preferences.get(key, why)
+        kernels = tuple(dict.fromkeys((*known.kernels, *why.kernels)))
+        self.preferences[key] = replace(known, kernels=kernels)
+
+    def add(self, params: KernelParams) -> str:
         """The kernel's symbol."""
         symbol = symbol_of(params)
-        if reason is not None:
-            self.reasons.setdefault(symbol, reason)
         if symbol not in self.sources:
             self.sources[symbol] = render(params, symbol)
             self.params[symbol] = params
@@ -145,12 +151,11 @@ class Scope:
         up_to: int | None = None,
         scratch: Mapping[Scratch, Extent] | None = None,
         numbers: Mapping[str, float] | None = None,
-        reason: str | None = None,
     ) -> Variant:
         """A kernel for a node, in buckets of up to `up_to` rows (None: of any)."""
         return Variant(
             UNBOUNDED if up_to is None else up_to,
-            self.kernels.add(params, reason),
+            self.kernels.add(params),
             tuple(grid),
             params.threads,
             params.smem_bytes,

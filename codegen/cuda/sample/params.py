@@ -8,9 +8,9 @@ from typing import ClassVar
 from llmc.codegen.cuda.arguments import Input, KernelArgument, Result, Scratch, StepArray, counts
 from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.target.capabilities import CudaTarget
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 
 MAX_VOCAB = 1 << 18
-MAX_LOGPROBS = 20  # width of the rows of alternatives (kMaxLogprobs)
 EDITED = Scratch("edited_logits")  # rows with penalties and biases, R of row_floats f32
 _BINS_BYTES = 2 * 256 * 4
 

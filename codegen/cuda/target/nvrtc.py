@@ -11,8 +11,8 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -147,9 +147,12 @@ def compile_all(jobs: Sequence[tuple[str, str, str]], cache: Path, workers: int 
         return list(pool.map(lambda job: cached_cubin(job[1], job[2], cache, name=job[0]), jobs))
 
 
-def compile_each(sources: Mapping[str, str], arch: str, workers: int | None = None) -> dict[str, bytes]:
+def compile_each(
+    sources: Mapping[str, str], arch: str, progress: Callable[[int], None] = lambda done: None
+) -> dict[str, bytes]:
     """Cubins by symbol, of sources by symbol, compiled in parallel. Raises CompileError; logs what the compilers say of
-    kernels they take (ptxas of wgmma that it had to serialize: right, and slow)."""
+    kernels they take (ptxas of wgmma that it had to serialize: right, and slow). `progress` is told how many are
+    done, one by one."""
 
     def one(symbol: str) -> bytes:
         compiled = compile_cubin(sources[symbol], arch, name=f"{symbol}.cu")
@@ -157,5 +160,8 @@ def compile_each(sources: Mapping[str, str], arch: str, workers: int | None = No
             _log.warning("%s for %s: %s", symbol, arch, compiled.log)
         return compiled.cubin
 
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        return dict(zip(sources, pool.map(one, sources), strict=True))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        running = [pool.submit(one, symbol) for symbol in sources]
+        for done, _ in enumerate(as_completed(running), start=1):
+            progress(done)
+        return {symbol: compiled.result() for symbol, compiled in zip(sources, running, strict=True)}

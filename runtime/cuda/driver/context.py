@@ -1,6 +1,7 @@
 """The device's context and the one stream of an engine."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from llmc.runtime.cuda.driver.driver import CudaError, call, driver
@@ -21,15 +22,22 @@ class Context:
         self._handle = call(self._cu.cuDevicePrimaryCtxRetain, self._device)
         self.stream: Any = None
         try:
-            self.enter()
-            self.stream = call(self._cu.cuStreamCreate, self._cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+            with self.current():
+                self.stream = call(self._cu.cuStreamCreate, self._cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
         except BaseException:
             self.close()
             raise
 
-    def enter(self) -> None:
-        """Make the context current in this thread, whatever other libraries have done to it."""
-        call(self._cu.cuCtxSetCurrent, self._handle)
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """The context is this thread's current one meanwhile, and afterwards the one that was before: a caller's own,
+        another library's, another engine's, or none. Raises CudaError."""
+        call(self._cu.cuCtxPushCurrent, self._handle)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(CudaError):  # it may speak of a kernel's fault, and has popped all the same
+                call(self._cu.cuCtxPopCurrent)
 
     @property
     def programmatic(self) -> bool:
@@ -46,14 +54,12 @@ class Context:
         call(self._cu.cuStreamSynchronize, self.stream)
 
     def close(self) -> None:
-        """Let go; closing again changes nothing."""
+        """Let go, where it is not current; closing again changes nothing."""
         if self._handle is None:
             return
-        self._handle = None
-        with contextlib.suppress(CudaError):
+        with contextlib.suppress(CudaError), self.current():
             if self.stream is not None:
                 call(self._cu.cuStreamDestroy, self.stream)
-        with contextlib.suppress(CudaError):  # else this thread's next user finds a context that is gone
-            call(self._cu.cuCtxSetCurrent, None)
+        self._handle = None
         with contextlib.suppress(CudaError):
             call(self._cu.cuDevicePrimaryCtxRelease, self._device)

@@ -40,33 +40,34 @@ class Resident:
         self.heap = Heap()
         self.kernels: Kernels | None = None
         try:
-            self.kernels = Kernels(artifact, plans.values())
-            try:
-                self.inputs = StepInputs(self.heap, limits, sampling)
-                self.outputs = StepOutputs(self.heap, limits)
-            except NotEnoughMemory as error:
-                raise no_room_for_steps(artifact.folder, kv, needs, error) from error
-            self.num_blocks = size_pools(artifact.folder, kv, limits, needs, self.context.memory(), kv_memory)
-            pools = pool_bytes(kv, self.num_blocks)
-            weights = self.heap.device(placed.num_bytes, "weights")
-            self.addresses = Addresses(
-                arena=self.heap.device(layout.num_bytes, "arena"),
-                layout=layout,
-                limits=limits,
-                weights={name: weights + offset for name, offset in placed.offsets.items()},
-                inputs=self.inputs.addresses,
-                outputs=self.outputs.addresses,
-                scratch={name: self.heap.device(size, f"scratch {name}") for name, size in scratch.items()},
-                kv=tuple(self.heap.device(size, "KV pool") for size in pools),
-            )
-            # Kernels may read rows behind a step's last, in tiles; what they make of those is thrown away.
-            if layout.num_bytes:
-                call(driver().cuMemsetD8Async, self.addresses.arena, 0, layout.num_bytes, self.context.stream)
-            zeroed = {s.name for plan in plans.values() for s in plan.scratch if s.zeroed}
-            for name in sorted(zeroed & scratch.keys()):
-                call(driver().cuMemsetD8Async, self.addresses.scratch[name], 0, scratch[name], self.context.stream)
-            upload(artifact.weights, placed, weights, self.heap, self.context.stream)
-            self.context.synchronize()
+            with self.context.current():
+                self.kernels = Kernels(artifact, plans.values())
+                try:
+                    self.inputs = StepInputs(self.heap, limits, sampling)
+                    self.outputs = StepOutputs(self.heap, limits)
+                except NotEnoughMemory as error:
+                    raise no_room_for_steps(artifact.folder, kv, needs, error) from error
+                self.num_blocks = size_pools(artifact.folder, kv, limits, needs, self.context.memory(), kv_memory)
+                pools = pool_bytes(kv, self.num_blocks)
+                weights = self.heap.device(placed.num_bytes, "weights")
+                self.addresses = Addresses(
+                    arena=self.heap.device(layout.num_bytes, "arena"),
+                    layout=layout,
+                    limits=limits,
+                    weights={name: weights + offset for name, offset in placed.offsets.items()},
+                    inputs=self.inputs.addresses,
+                    outputs=self.outputs.addresses,
+                    scratch={name: self.heap.device(size, f"scratch {name}") for name, size in scratch.items()},
+                    kv=tuple(self.heap.device(size, "KV pool") for size in pools),
+                )
+                # Kernels may read rows behind a step's last, in tiles; what they make of those is thrown away.
+                if layout.num_bytes:
+                    call(driver().cuMemsetD8Async, self.addresses.arena, 0, layout.num_bytes, self.context.stream)
+                zeroed = {s.name for plan in plans.values() for s in plan.scratch if s.zeroed}
+                for name in sorted(zeroed & scratch.keys()):
+                    call(driver().cuMemsetD8Async, self.addresses.scratch[name], 0, scratch[name], self.context.stream)
+                upload(artifact.weights, placed, weights, self.heap, self.context.stream)
+                self.context.synchronize()
         except BaseException:
             self.close()
             raise
@@ -76,10 +77,10 @@ class Resident:
 
     def close(self) -> None:
         """Free everything, in order, once the stream has ended; graphs must be gone. Closing again changes nothing."""
-        for step in (self.context.enter, self.context.synchronize):
+        with contextlib.suppress(CudaError), self.context.current():
             with contextlib.suppress(CudaError):  # a broken device gives nothing back before its context ends
-                step()
-        self.heap.free()
-        if self.kernels is not None:
-            self.kernels.close()
+                self.context.synchronize()
+            self.heap.free()
+            if self.kernels is not None:
+                self.kernels.close()
         self.context.close()

@@ -1,6 +1,5 @@
 """Raw logits of a step's rows, for scoring and verifying: copied out of the plan's own buffer."""
 
-import ctypes
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,10 @@ class LogitsCopy:
 
     def fetch(self, step: StepBuffers, stream: Any) -> None:
         """Copy, if the step asks for logits; waits for the stream."""
-        rows, target = step.num_rows, step.struct.logits
-        if not target or not rows:
+        rows = step.num_rows
+        if step.logits is None or not rows:
             return
         copied = np.empty((rows, self._row_bytes // _FLOAT), np.float32)
         call(driver().cuMemcpyDtoHAsync, copied.ctypes.data, self._address, copied.nbytes, stream)
         call(driver().cuStreamSynchronize, stream)
-        wanted = (ctypes.c_float * (rows * self._vocab_size)).from_address(target)
-        np.ctypeslib.as_array(wanted).reshape(rows, self._vocab_size)[:] = copied[:, : self._vocab_size]
+        step.logits[:rows] = copied[:, : self._vocab_size]

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from llmc.runtime.cpu.library import MAX_LOGPROBS
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 from llmc.runtime.cuda.memory.heap import Heap
 from llmc.runtime.cuda.memory.transfer import Block
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
@@ -13,7 +13,7 @@ _BYTES = 4
 
 
 class StepOutputs:
-    """tokens i32[R], logprob f32[R], top_ids i32[R, 20], top_logprobs f32[R, 20] of the largest step."""
+    """Of the largest step: tokens i32[R], logprob f32[R], top_ids i32 and top_logprobs f32[R, MAX_LOGPROBS]."""
 
     def __init__(self, heap: Heap, limits: StepLimits) -> None:
         rows = limits.max_rows
@@ -51,4 +51,4 @@ class StepOutputs:
 
 
 def _wants_top(step: StepBuffers) -> bool:
-    return bool(step.struct.sampling) and any(step.sampling[row].num_logprobs for row in range(step.num_rows))
+    return step.samples and bool(step.sampling["num_logprobs"][: step.num_rows].any())

@@ -1,4 +1,4 @@
-"""templates/cuda/sample_row.cuh, mirrored for ctypes, and how a step's sampling choices get there.
+"""How a step's sampling choices get to the device: rows of templates/cuda/sample_row.cuh.
 
 The device reads no memory of the host: histories and biases of all rows lie one after the other in arrays that are
 copied to the device with the rows, and a row holds where its own begin. A row whose penalties are off brings no
@@ -6,64 +6,20 @@ history, so most steps copy nothing but the rows.
 """
 
 import ctypes
-from collections.abc import Sequence
-from ctypes import c_float, c_int32, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmc.runtime.cpu.library import MAX_LOGPROBS, LlmcSampling
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
+from llmc.runtime.step.row_sampling import SAMPLING_FIELDS
 
-
-class SampleRow(ctypes.Structure):
-    """How one row's next token is chosen; see sample_row.cuh."""
-
-    _fields_ = (
-        ("temperature", c_float),
-        ("top_p", c_float),
-        ("min_p", c_float),
-        ("repetition_penalty", c_float),
-        ("presence_penalty", c_float),
-        ("frequency_penalty", c_float),
-        ("top_k", c_int32),
-        ("num_logprobs", c_int32),
-        ("seed", c_uint64),
-        ("sample_index", c_uint32),
-        ("position", c_uint32),
-        ("history", c_int32),
-        ("history_len", c_int32),
-        ("prompt_len", c_int32),
-        ("bias", c_int32),
-        ("num_bias", c_int32),
-        ("wanted", c_int32),
-    )
-
-
-# Up to here the device's row is the host's, field by field.
-_SAME_BYTES = SampleRow.history.offset
-assert all(
-    getattr(SampleRow, name).offset == getattr(LlmcSampling, name).offset
-    for name, _ in SampleRow._fields_
-    if getattr(SampleRow, name).offset < _SAME_BYTES
-)
-_FORMATS = {c_float: "f4", c_int32: "i4", c_uint32: "u4", c_uint64: "u8", c_void_p: "u8"}
-
-
-def _table(structure: type[ctypes.Structure]) -> np.dtype[np.void]:
-    """A row of an array of these structures, for numpy."""
-    names = [name for name, *_ in structure._fields_]
-    return np.dtype(
-        {
-            "names": names,
-            "formats": [_FORMATS[kind] for _, kind, *_ in structure._fields_],
-            "offsets": [getattr(structure, name).offset for name in names],
-            "itemsize": ctypes.sizeof(structure),
-        }
-    )
-
-
-_HOST, _ROW = _table(LlmcSampling), _table(SampleRow)
+# Up to its history a row is the step's record.
+_SHARED = list(takewhile(lambda field: field[0] != "history", SAMPLING_FIELDS))
+_SHARED_BYTES = np.dtype(_SHARED, align=True).itemsize
+_OWN = [(name, np.int32) for name in ("history", "history_len", "prompt_len", "bias", "num_bias", "wanted")]
+SAMPLE_ROW = np.dtype([*_SHARED, *_OWN], align=True)  # struct SampleRow, mirrored
 
 
 @dataclass(frozen=True)
@@ -77,10 +33,10 @@ class Amounts:
 
 @dataclass(frozen=True)
 class SamplingArrays:
-    """Host memory that is copied to the device before a step: rows [max_rows] of SampleRow, ids i32[...] of all
+    """Host memory that is copied to the device before a step: rows [max_rows] of SAMPLE_ROW, ids i32[...] of all
     histories, and ids and values of all biases, i32 and f32 [...]."""
 
-    rows: "ctypes.Array[SampleRow]"
+    rows: NDArray[np.void]
     history: NDArray[np.int32]
     bias_ids: NDArray[np.int32]
     bias: NDArray[np.float32]
@@ -88,7 +44,7 @@ class SamplingArrays:
     @classmethod
     def allocate(cls, capacity: Amounts) -> "SamplingArrays":
         return cls(
-            (SampleRow * capacity.rows)(),
+            np.zeros(capacity.rows, SAMPLE_ROW),
             np.empty(capacity.history, np.int32),
             np.empty(capacity.bias, np.int32),
             np.empty(capacity.bias, np.float32),
@@ -107,23 +63,17 @@ class TooLittleRoom(ValueError):
         self.needed = needed
 
 
-def needed(sampling: Sequence[LlmcSampling]) -> Amounts:
+def needed(given: NDArray[np.void]) -> Amounts:
     """What `pack` will use of the arrays."""
-    rows = _rows_of(sampling)
-    return Amounts(len(rows), int(_history_lens(rows).sum()), int(rows["num_bias"].sum()))
+    return Amounts(len(given), int(_history_lens(given).sum()), int(given["num_bias"].sum()))
 
 
-def pack(sampling: Sequence[LlmcSampling], arrays: SamplingArrays) -> Amounts:
-    """Writes a step's choices into `arrays`; returns how much of them is to be copied.
+def pack(given: NDArray[np.void], arrays: SamplingArrays) -> Amounts:
+    """Writes a step's records into `arrays`, in one pass; returns how much of them is to be copied.
 
     Raises TooLittleRoom, before anything is written, if they do not fit; ValueError for more alternatives than a row
-    of output holds. Addresses in `sampling` are read during the call only.
+    of output holds. Addresses in `given` are read during the call only.
     """
-    return pack_rows(_rows_of(sampling), arrays)
-
-
-def pack_rows(given: NDArray[np.void], arrays: SamplingArrays) -> Amounts:
-    """`pack` of rows as `host_rows` gives them: one pass, whatever their number."""
     count, lens, biases = len(given), _history_lens(given), given["num_bias"]
     history_ends, bias_ends = np.cumsum(lens), np.cumsum(biases)
     amounts = Amounts(count, int(history_ends[-1]) if count else 0, int(bias_ends[-1]) if count else 0)
@@ -134,8 +84,8 @@ def pack_rows(given: NDArray[np.void], arrays: SamplingArrays) -> Amounts:
     if count and not (logprobs.min() >= 0 and logprobs.max() <= MAX_LOGPROBS):
         number = int(np.flatnonzero((logprobs < 0) | (logprobs > MAX_LOGPROBS))[0])
         raise ValueError(f"row {number}: num_logprobs is {logprobs[number]}, must be in 0..{MAX_LOGPROBS}")
-    rows = np.frombuffer(memoryview(arrays.rows).cast("B"), _ROW, count)
-    _bytes(rows)[:, :_SAME_BYTES] = _bytes(given)[:, :_SAME_BYTES]
+    rows = arrays.rows[:count]
+    _bytes(rows)[:, :_SHARED_BYTES] = _bytes(given)[:, :_SHARED_BYTES]
     rows["history"], rows["history_len"], rows["prompt_len"] = history_ends - lens, lens, given["prompt_len"]
     rows["bias"], rows["num_bias"], rows["wanted"] = bias_ends - biases, biases, 1
     if amounts.history:
@@ -146,15 +96,6 @@ def pack_rows(given: NDArray[np.void], arrays: SamplingArrays) -> Amounts:
             _copy(arrays.bias_ids, rows["bias"][at], given["bias_ids"][at], biases[at])
             _copy(arrays.bias, rows["bias"][at], given["bias"][at], biases[at])
     return amounts
-
-
-def host_rows(sampling: "ctypes.Array[LlmcSampling]") -> NDArray[np.void]:
-    """The same memory, row by row, for numpy."""
-    return np.frombuffer(memoryview(sampling).cast("B"), _HOST)
-
-
-def _rows_of(sampling: Sequence[LlmcSampling]) -> NDArray[np.void]:
-    return host_rows((LlmcSampling * len(sampling))(*sampling))
 
 
 def _history_lens(rows: NDArray[np.void]) -> NDArray[np.int32]:
@@ -172,7 +113,7 @@ def pack_logits_only(num_rows: int, arrays: SamplingArrays) -> Amounts:
     amounts = Amounts(num_rows, 0, 0)
     if num_rows > len(arrays.rows):
         raise TooLittleRoom(amounts, arrays.capacity)
-    ctypes.memset(ctypes.addressof(arrays.rows), 0, num_rows * ctypes.sizeof(SampleRow))
+    _bytes(arrays.rows)[:num_rows] = 0
     return amounts
 
 

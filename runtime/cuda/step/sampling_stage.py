@@ -1,19 +1,16 @@
 """The arrays of a step that say how its rows are sampled: sampling, history, bias_ids, bias."""
 
-import ctypes
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmc.runtime.cuda.step.sampling import (
+    SAMPLE_ROW,
     Amounts,
-    SampleRow,
     SamplingArrays,
-    host_rows,
+    pack,
     pack_logits_only,
-    pack_rows,
 )
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 from llmc.runtime.step.params import MAX_BIASES, MAX_STOP_IDS
@@ -28,25 +25,24 @@ class SamplingStage:
     def __init__(self, limits: StepLimits, num_eos: int) -> None:
         biases = limits.max_seqs * (MAX_BIASES + MAX_STOP_IDS + num_eos)
         self.sizes: Mapping[str, int] = {
-            "sampling": limits.max_rows * ctypes.sizeof(SampleRow),
+            "sampling": limits.max_rows * SAMPLE_ROW.itemsize,
             "history": limits.max_seqs * limits.max_seq_len * _BYTES,
             "bias_ids": biases * _BYTES,
             "bias": biases * _BYTES,
         }
-        self._max_rows = limits.max_rows
         self._arrays: SamplingArrays | None = None
 
     def use(self, arrays: Mapping[str, NDArray[np.uint8]]) -> None:
         """Write to these arrays of `sizes` bytes from now on."""
-        rows: Any = (SampleRow * self._max_rows).from_address(arrays["sampling"].ctypes.data)
         history, ids = arrays["history"].view(np.int32), arrays["bias_ids"].view(np.int32)
+        rows = arrays["sampling"].view(SAMPLE_ROW)
         self._arrays = SamplingArrays(rows, history, ids, arrays["bias"].view(np.float32))
 
     def fill(self, step: StepBuffers) -> Mapping[str, int]:
         """Write a step's; returns the bytes used of each array. A step without sampling asks for logits only."""
         assert self._arrays is not None
-        if step.struct.sampling:
-            used = pack_rows(host_rows(step.sampling)[: step.num_rows], self._arrays)
+        if step.samples:
+            used = pack(step.sampling[: step.num_rows], self._arrays)
         else:
             used = pack_logits_only(step.num_rows, self._arrays)
         return sizes_of(used)
@@ -55,7 +51,7 @@ class SamplingStage:
 def sizes_of(used: Amounts) -> dict[str, int]:
     """Bytes of each array."""
     return {
-        "sampling": used.rows * ctypes.sizeof(SampleRow),
+        "sampling": used.rows * SAMPLE_ROW.itemsize,
         "history": used.history * _BYTES,
         "bias_ids": used.bias * _BYTES,
         "bias": used.bias * _BYTES,

@@ -1,0 +1,74 @@
+"""What a build is asked for, and what of it can be refused at once: before torch is imported and the model read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmc.codegen.cpu.measured_limits import read_limits
+from llmc.codegen.hollow import is_hollow
+from llmc.compiler.sources.given import what_is
+from llmc.compiler.targets.backend import Backend
+from llmc.compiler.targets.find import find_target
+from llmc.compiler.targets.limits import check_limits
+from llmc.ir.ops.kernel import Scheme, WeightLayout
+from llmc.ir.parser import ParseError
+from llmc.passes.pipeline import Pipeline, default_pipeline, with_options
+from llmc.runtime.artifact.artifact import is_engine
+from llmc.runtime.artifact.atomic_folder import check_output, check_writable
+
+STEP_TOKENS = 512
+INT8_GROUP = 64
+
+
+class BuildError(Exception):
+    """A build that cannot be done as asked; the message is one line for people."""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What to build. `target`: one or several, with commas. `passes`: changes to the pipeline (passes/pipeline.py).
+    `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every
+    stage. `limits`: what bench/cpu/limits.py measured on the CPU target, for the report. `hollow`: of the model's
+    config.json alone, without weights, which are filled in where the engine runs (codegen/hollow.py)."""
+
+    model: str
+    out: Path
+    target: str = "cpu"
+    scheme: Scheme = Scheme.BF16
+    max_batch: int = 16
+    max_seq_len: int | None = None
+    step_tokens: int = STEP_TOKENS
+    passes: str = ""
+    dump_ir: Path | None = None
+    limits: Path | None = None
+    hollow: bool = False
+
+    @property
+    def targets(self) -> dict[str, Backend]:
+        """By name, in the order asked for. Raises BuildError, TargetError."""
+        names = [name.strip() for name in self.target.split(",")]
+        if len(set(names)) != len(names):
+            raise BuildError(f"--target {self.target}: a target is named twice")
+        return {name: find_target(name) for name in names}
+
+    def pipeline(self, num_valid_tokens: int, layout: WeightLayout) -> Pipeline:
+        """The passes, as changed by the user. Raises BuildError."""
+        try:
+            return with_options(default_pipeline(self.scheme, INT8_GROUP, num_valid_tokens, layout), self.passes)
+        except (ValueError, ParseError) as error:
+            raise BuildError(str(error)) from error
+
+
+def check_options(options: BuildOptions) -> None:
+    """Refuses what needs no model to be refused. Raises BuildError, TargetError, SourceError, OutputOccupied,
+    OutputUnwritable."""
+    if not options.hollow:
+        what_is(options.model)
+    targets = options.targets
+    options.pipeline(1, WeightLayout.PANELS)
+    if options.limits is not None:
+        check_limits(read_limits(options.limits), list(targets.values()))
+    check_output(options.out.absolute(), is_hollow if options.hollow else is_engine)
+    if options.dump_ir is not None:
+        check_writable(options.dump_ir.absolute() / "graph.llmc", "--dump-ir")

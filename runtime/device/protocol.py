@@ -1,0 +1,38 @@
+"""What the engine asks of where its steps run: the `Device` protocol."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmc.runtime.step.arrays import StepBuffers, StepLimits
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes a device holds."""
+
+    weights_bytes: int
+    kv_bytes: int
+    arena_bytes: int
+
+
+class Device(Protocol):
+    """Executes steps and owns the KV pools, the scratch memory and the sampler."""
+
+    @property
+    def limits(self) -> StepLimits: ...
+
+    @property
+    def num_blocks(self) -> tuple[int, ...]:
+        """Of every KV group's pool."""
+
+    @property
+    def memory(self) -> DeviceMemory: ...
+
+    def prefill(self, step: StepBuffers) -> None:
+        """Run a step of any mix of chunks and single tokens. Raises StepFailed."""
+
+    def decode(self, step: StepBuffers) -> None:
+        """Run a step in which every sequence has exactly one token, which is sampled. Raises StepFailed."""
+
+    def close(self) -> None:
+        """Give back memory and threads; closing again changes nothing."""
