@@ -24,7 +24,7 @@ from llmc.codegen.cuda.target.capabilities import TARGETS
 from llmc.emulator.pairs import cubin_hash
 
 
-@pytest.mark.parametrize("arch", nvrtc.ARCHS)
+@pytest.mark.parametrize("arch", TARGETS)
 def test_budgets(arch: str) -> None:
     """sm_100a compiles under the same budgets, though its kernels are not tuned yet. Nothing but weights is read ahead
     of grid_wait: what the compilers made of it must hold too. Which bytes a linear copies there, the emulator shows."""
