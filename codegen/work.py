@@ -16,7 +16,6 @@ from typing import Protocol
 
 from llmc.codegen.body_work import body_flops, elements, elements_read
 from llmc.codegen.packing import round_up
-from llmc.ir.dims import Poly
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import KvWrite, Mask, PagedAttention
 from llmc.ir.ops.constant import Weight
@@ -166,7 +165,7 @@ class Costing:
     def _bytes(self, value: Value, step: Step) -> int:
         """Of a whole value: rows of a step, or a constant."""
         type_ = value.tensor
-        if not is_rowed(value):
+        if not value.tensor.is_rowed:
             return weight_bytes(type_)
         if type_.rank == 1:  # ids, positions: packed
             return elements(type_, step.sizes) * type_.dtype.num_bytes
@@ -180,8 +179,8 @@ class Costing:
         n, k = w.tensor.static_shape()
         tokens = elements(x.tensor, step.sizes) // k
         return Work(
-            weights=self._bytes(w, step) + sum(self._bytes(v, step) for v in extras if not is_rowed(v)),
-            reads=self._bytes(x, step) + sum(self._bytes(v, step) for v in extras if is_rowed(v)),
+            weights=self._bytes(w, step) + sum(self._bytes(v, step) for v in extras if not v.tensor.is_rowed),
+            reads=self._bytes(x, step) + sum(self._bytes(v, step) for v in extras if v.tensor.is_rowed),
             writes=self._written(node, step),
             matrix_flops=2 * tokens * n * k,
             matrix_unit=_UNITS[x.tensor.dtype],
@@ -197,7 +196,7 @@ class Costing:
             used = elements_read(inner, users, step.sizes)
             whole = used == elements(value.tensor, step.sizes)
             size = self._bytes(value, step) if whole else used * value.tensor.dtype.num_bytes
-            if is_rowed(value):
+            if value.tensor.is_rowed:
                 reads += size
             else:
                 weights += size
@@ -220,8 +219,8 @@ class Costing:
         scores *= step.seqs * heads
         vector = SOFTMAX_FLOPS + (SOFTCAP_FLOPS if op.softcap is not None else 0)
         return Work(
-            weights=sum(self._bytes(v, step) for v in rest if not is_rowed(v)),
-            reads=self._bytes(q, step) + sum(self._bytes(v, step) for v in rest if is_rowed(v)),
+            weights=sum(self._bytes(v, step) for v in rest if not v.tensor.is_rowed),
+            reads=self._bytes(q, step) + sum(self._bytes(v, step) for v in rest if v.tensor.is_rowed),
             writes=self._written(node, step),
             kv_reads=step.seqs * keys * slot.token_bytes(self.storage),
             matrix_flops=2 * scores * (slot.head_dim + slot.value_dim),
@@ -242,12 +241,6 @@ def first_key(mask: Mask, at: int) -> int:
     """The first position that a query at `at` sees."""
     first = 0 if mask.window is None else max(0, at + 1 - mask.window)
     return first if mask.chunk is None else max(first, at // mask.chunk * mask.chunk)
-
-
-def is_rowed(value: Value) -> bool:
-    """Whether a value has a row per token (or sampled row); constants have none."""
-    shape = value.tensor.shape
-    return bool(shape) and isinstance(shape[0], Poly)
 
 
 def _static(type_: TensorType, axis: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from llmc.compiler.report_page import render_page
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
+from llmc.compiler.sources.special_tokens import decide_tokens
 from llmc.compiler.targets.backend import Builder, Lowered
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin, Source
@@ -46,6 +48,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     measured = read_limits(options.limits) if options.limits else None
     progress.stage("reading the model")
     source = open_shapes(Path(options.model)) if options.hollow else open_source(options.model)
+    decided = decide_tokens(source)
     limits = limits_of(options, source)
     layouts = {target.layout: None for target in targets.values()}
     pipelines = {layout: options.pipeline(_num_valid_tokens(source), layout) for layout in layouts}
@@ -70,9 +73,9 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         part, reports[name] = builders[name].part(lowered, progress)
         reports[name]["roofline"] = roofline_of(lowered.entries, target, limits, measured)
         parts.append(part)
-    facts = _facts(options, limits, source, captured, parts[0].entries[0], placed, builders.values())
+    facts = _facts(options, limits, source, decided.tokens, captured, parts[0].entries[0], placed, builders.values())
     by_target = {name: logs[target.layout] for name, target in targets.items()}
-    report = build_report(facts, by_target, reports, source, captured)
+    report = build_report(facts, by_target, reports, source, captured, decided.notices)
     total = sum(w.num_bytes for w in placed)
     written = 0
 
@@ -142,18 +145,16 @@ def _facts(
     options: BuildOptions,
     limits: Limits,
     source: ModelSource,
+    tokens: SpecialTokens,
     captured: Captured,
     entry: Graph,
     placed: list[PlacedWeight],
     builders: Iterable[Builder],
 ) -> Facts:
-    tokenizer, generation = source.tokenizer, source.generation
-    eos = {*generation.eos, *([tokenizer.eos] if tokenizer and tokenizer.eos is not None else [])}
     (sample,) = (n for n in entry.nodes if isinstance(n.op, Sample))
     assert isinstance(sample.op, Sample)
     vocab_size = int(str(sample.inputs[0].tensor.shape[1]))
     parameters = {s for w in placed for s in sources(w.expr) if s.origin is Origin.PARAMETER}
-    bos = generation.bos if generation.bos is not None else (tokenizer.bos if tokenizer else None)
     versions = {name: _version(name) for name in ("llmc", "transformers", "torch")}
     return Facts(
         producer={**versions, "toolchain": ", ".join(dict.fromkeys(b.toolchain for b in builders))},
@@ -167,30 +168,19 @@ def _facts(
             max_seq_len=model_length(source),
         ),
         limits=limits,
-        tokens=SpecialTokens(
-            bos=bos,
-            eos=tuple(sorted(token for token in eos if token < vocab_size)),  # others never come
-            pad=generation.pad if generation.pad is not None else (tokenizer.pad if tokenizer else None),
-            add_bos=bool(tokenizer and tokenizer.add_bos),
-        ),
+        tokens=tokens,
         generation=_sampling_defaults(source),
     )
 
 
 def _sampling_defaults(source: ModelSource) -> GenerationDefaults:
     """BuildError for settings under which the engine would refuse every request that states no others."""
-    generation = source.generation
-    defaults = GenerationDefaults(
-        do_sample=generation.do_sample,
-        temperature=generation.temperature,
-        top_k=generation.top_k,
-        top_p=generation.top_p,
-        min_p=generation.min_p,
-        repetition_penalty=generation.repetition_penalty,
-        max_new_tokens=generation.max_new_tokens,
-    )
+    shared = (f.name for f in dataclasses.fields(GenerationDefaults))
+    defaults = GenerationDefaults(**{name: getattr(source.generation, name) for name in shared})
+    if defaults.stop_strings and source.tokenizer is None:
+        raise BuildError(f"{source.path}: its generation settings have stop_strings, but it has no tokenizer")
     try:
-        SamplingParams(**model_defaults(defaults))  # type: ignore[arg-type]  # a dict of differently typed fields
+        SamplingParams(**model_defaults(defaults))
     except InvalidParameter as error:
         raise BuildError(f"{source.path}: its generation settings cannot be served: {error}") from error
     return defaults

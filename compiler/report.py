@@ -9,7 +9,7 @@ from typing import Any
 
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.package import Facts
-from llmc.compiler.capture.capture import Captured
+from llmc.compiler.capture.capture import Captured, ignored_settings
 from llmc.compiler.roofline.lowering import Lowering
 from llmc.compiler.roofline.predict import predict
 from llmc.compiler.sources.model_source import ModelSource
@@ -22,10 +22,16 @@ ROOFLINE_LENGTH = 1024  # tokens of each sequence
 
 
 def build_report(
-    facts: Facts, logs: Mapping[str, RuleLog], targets: Mapping[str, Any], source: ModelSource, captured: Captured
+    facts: Facts,
+    logs: Mapping[str, RuleLog],
+    targets: Mapping[str, Any],
+    source: ModelSource,
+    captured: Captured,
+    notices: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything a build knows about itself, as plain JSON values. By target: `logs` of the rules that led to its
-    kernels, and what its backend reports (compiler/targets)."""
+    kernels, and what its backend reports (compiler/targets). `notices`: a line for each disagreement of the model's
+    files."""
     return {
         "model": {
             "name": source.name,
@@ -33,7 +39,9 @@ def build_report(
             "dtype": facts.model.dtype,
             "licence": source.licence,
             "stored_as": source.quantization,
-            "ignored_config_keys": list(source.ignored_config_keys),
+            "ignored_config_keys": ignored_settings(source, captured),
+            "unread_generation_settings": list(source.generation.unread),
+            "notices": list(notices),
             "ignored_tensors": list(captured.ignored_tensors),
             "untied_parameters": list(captured.untied),
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from llmc.ir.dims import Dim
+from llmc.ir.dims import Dim, Poly
 
 
 class DType(Enum):
@@ -84,6 +84,18 @@ class TensorType:
     @property
     def rank(self) -> int:
         return len(self.shape)
+
+    @property
+    def is_rowed(self) -> bool:
+        """Whether its first axis counts the rows of a step (tokens, or sampled rows); constants have none."""
+        return bool(self.shape) and isinstance(self.shape[0], Poly)
+
+    def row_shape(self) -> tuple[int, ...]:
+        """The dims of one row, all of them where there are no rows. ValueError when one is symbolic."""
+        dims = self.shape[1:] if self.is_rowed else self.shape
+        if not all(isinstance(d, int) for d in dims):
+            raise ValueError(f"{self} has rows of symbolic width")
+        return tuple(d for d in dims if isinstance(d, int))
 
     def static_shape(self) -> tuple[int, ...]:
         """The shape as integers. ValueError when a dim is symbolic."""

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from llmc.ir.graph import Graph, IRError, Node, Value, bodies
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from llmc.ir.graph import Graph, IRError, Node, Op, Value, bodies
 from llmc.ir.types import CacheType
 
+OpTypes = frozenset[type[Op]]
 
-def verify(graph: Graph) -> None:
+
+@dataclass(frozen=True)
+class Stage:
+    """Which ops a graph may hold at a point of a pipeline. `bodies`: which the bodies of an op may hold."""
+
+    name: str
+    ops: OpTypes
+    bodies: Mapping[type[Op], OpTypes] = field(default_factory=dict)
+
+
+def verify(graph: Graph, stage: Stage | None = None) -> None:
     """IRError unless: every value has one definition and is defined before use, every node's types are what its op
-    infers, and each state of the cache is written at most once and read only before that (effects are ordered)."""
+    infers, each state of the cache is written at most once and read only before that (effects are ordered), and there
+    are no ops but those of the stage."""
     _verify(graph, set())
+    if stage is not None:
+        _verify_stage(graph, stage.ops, stage)
+
+
+def _verify_stage(graph: Graph, ops: OpTypes, stage: Stage) -> None:
+    for node in graph.nodes:
+        if type(node.op) not in ops:
+            raise IRError(f"{_where(graph, node)}: not an op of the stage {stage.name!r}")
+        for body in bodies(node.op):
+            _verify_stage(body, stage.bodies.get(type(node.op), frozenset()), stage)
 
 
 def _verify(graph: Graph, outer: set[Value]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmc.ir.dims import Dim, Poly
+from llmc.ir.dims import Dim
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import KvWrite, PagedAttention
 from llmc.ir.ops.constant import Scalar, Weight
@@ -61,7 +61,7 @@ def _row_dim(node: Node, graph: Graph) -> Dim:
     op = node.op
     values = node.inputs[1:3] if isinstance(op, KvWrite) else node.outputs
     for value in values:
-        if isinstance(value.type, TensorType) and value.type.rank and isinstance(value.type.shape[0], Poly):
+        if isinstance(value.type, TensorType) and value.type.is_rowed:
             return value.type.shape[0]
     raise IRError(f"graph {graph.name}: {op.mnemonic()} at {node.loc} gives {values[0].type}, which has no rows")
 

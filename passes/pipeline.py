@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.ir.parser import ParseError, parse_attributes
 from llmc.ir.types import DType
-from llmc.ir.verify import verify
+from llmc.ir.verify import Stage, verify
 from llmc.passes.canonicalise import Canonicalise
 from llmc.passes.entries import SampleRows, decode_entry
 from llmc.passes.fuse_attention import FuseAttention
@@ -22,6 +22,7 @@ from llmc.passes.lower import LowerLinears
 from llmc.passes.raise_norms import RaiseNorms
 from llmc.passes.raise_rope import RaiseRope
 from llmc.passes.rewrite import RuleLog
+from llmc.passes.stages import CAPTURED, FUSED, KERNELS, LOWERED, PAGED, RAISED, SAMPLED, TOKENS
 from llmc.passes.tokens import Flatten
 
 
@@ -36,11 +37,33 @@ Observe = Callable[[str, Graph], None]
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    """Passes on the captured graph, then passes on the graph of each entry."""
+class Phase:
+    """Passes after each of which a graph holds ops of the stage alone."""
 
-    shared: tuple[Pass, ...]
-    per_entry: tuple[Pass, ...]
+    stage: Stage
+    passes: tuple[Pass, ...]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Phases of the captured graph, then phases of the graph of each entry."""
+
+    shared: tuple[Phase, ...]
+    per_entry: tuple[Phase, ...]
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """All of them, in order."""
+        return tuple(step for phase in (*self.shared, *self.per_entry) for step in phase.passes)
+
+    def each(self, change: Callable[[Pass], Pass | None]) -> Pipeline:
+        """With every pass changed, or left out where `change` gives None."""
+
+        def of(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+            changed = [(phase.stage, tuple(filter(None, map(change, phase.passes)))) for phase in phases]
+            return tuple(Phase(stage, passes) for stage, passes in changed if passes)
+
+        return Pipeline(of(self.shared), of(self.per_entry))
 
 
 def default_pipeline(
@@ -50,31 +73,25 @@ def default_pipeline(
     cuda = layout is WeightLayout.ROWS
     return Pipeline(
         shared=(
-            # captured: one way to write each thing; outer products become muls, which flattening can keep per token
-            Canonicalise(),
-            # tokens: before raising, so that each rule needs one spelling, with no batch and sequence axes to skip
-            Flatten(),
-            Canonicalise(),
-            # raise: linears first, because slices of a joined q, k, v must reach them before RoPE reads the parts
-            RaiseLinears(),
-            RaiseNorms(),
-            RaiseRope(),
+            # one way to write each thing; outer products become muls, which flattening can keep per token
+            Phase(CAPTURED, (Canonicalise(),)),
+            # before raising, so that each rule needs one spelling, with no batch and sequence axes to skip
+            Phase(TOKENS, (Flatten(), Canonicalise())),
+            # linears first, because slices of a joined q, k, v must reach them before RoPE reads the parts;
             # rope tables of all layers are one, once they look the same
-            Canonicalise(),
-            SampleRows(num_valid_tokens),
+            Phase(RAISED, (RaiseLinears(), RaiseNorms(), RaiseRope(), Canonicalise())),
+            Phase(SAMPLED, (SampleRows(num_valid_tokens),)),
         ),
         per_entry=(
-            # fuse: gates before the rest, which would join gate and up like q, k and v
-            FuseGates(),
-            FuseLinears(),
-            # kv: after fusion, which looks at linears only; before rows, which hold the writes
-            KvLayout(scheme.stored, query=scheme.stored if cuda else DType.F32),
-            # lower: weights packed, epilogues taken; equal casts and quantisations of one value merge after it
-            LowerLinears(scheme, group, layout),
-            Canonicalise(),
-            # attention: once the linear after it has said what it reads, and before rows would take that in
-            *([FuseAttention()] if cuda else []),
-            FuseRows(),
+            # gates before the rest, which would join gate and up like q, k and v
+            Phase(FUSED, (FuseGates(), FuseLinears())),
+            # after fusion, which looks at linears only; before rows, which hold the writes
+            Phase(PAGED, (KvLayout(scheme.stored, query=scheme.stored if cuda else DType.F32),)),
+            # weights packed, epilogues taken; equal casts and quantisations of one value merge after it
+            Phase(LOWERED, (LowerLinears(scheme, group, layout), Canonicalise())),
+            # attention once the linear after it has said what it reads, and before rows would take that in
+            *([Phase(LOWERED, (FuseAttention(),))] if cuda else []),
+            Phase(KERNELS, (FuseRows(),)),
         ),
     )
 
@@ -83,27 +100,27 @@ def run_pipeline(graph: Graph, pipeline: Pipeline, log: RuleLog, observe: Observ
     """The kernel-level graphs of prefill and decode. IRError names the pass that failed and those before."""
     done: list[str] = []
 
-    def apply(step: Pass, graph: Graph) -> Graph:
+    def apply(step: Pass, stage: Stage, graph: Graph) -> Graph:
         name = f"{graph.name}.{pass_name(type(step))}"
         try:
             graph = step.run(graph, log)
-            verify(graph)
+            verify(graph, stage)
         except IRError as error:
             raise IRError(f"pass {name} (after {', '.join(done) or 'no other'}): {error}") from error
         done.append(name)
         observe(name, graph)
         return graph
 
-    verify(graph)
-    for step in pipeline.shared:
-        graph = apply(step, graph)
+    def run(phases: tuple[Phase, ...], graph: Graph) -> Graph:
+        for phase in phases:
+            for step in phase.passes:
+                graph = apply(step, phase.stage, graph)
+        return graph
+
+    verify(graph, CAPTURED)
+    graph = run(pipeline.shared, graph)
     prefill = Graph("prefill", graph.inputs, graph.outputs, graph.nodes)
-    entries = []
-    for entry in (prefill, decode_entry(prefill)):
-        for step in pipeline.per_entry:
-            entry = apply(step, entry)
-        entries.append(entry)
-    return entries
+    return [run(pipeline.per_entry, entry) for entry in (prefill, decode_entry(prefill))]
 
 
 PASSES: tuple[type, ...] = (
@@ -152,10 +169,7 @@ def with_options(pipeline: Pipeline, text: str) -> Pipeline:
         except ParseError as error:
             raise ValueError(f"--passes: {item!r}: {error}") from error
 
-    def chosen(steps: Sequence[Pass]) -> tuple[Pass, ...]:
-        return tuple(replaced.get(type(s), s) for s in steps if type(s) not in dropped)
-
-    return Pipeline(chosen(pipeline.shared), chosen(pipeline.per_entry))
+    return pipeline.each(lambda step: None if type(step) in dropped else replaced.get(type(step), step))
 
 
 def _items(text: str) -> list[str]:

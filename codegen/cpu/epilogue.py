@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from llmc.codegen.cpu.expression import Number, expression, literal
 from llmc.codegen.cpu.formats import row_bytes
 from llmc.codegen.cpu.rows_arguments import Parameter, parameter_name
-from llmc.ir.dims import Poly
 from llmc.ir.graph import Value
 from llmc.ir.ops.constant import Scalar
 from llmc.ir.ops.kernel import PackedLinear
@@ -38,10 +37,9 @@ def write_epilogue(op: PackedLinear) -> Epilogue:
     for i, value in enumerate(body.inputs[len(results) :]):
         name = parameter_name(value, i)
         members.append(Parameter(name, "const float*"))
-        rowed = bool(value.tensor.shape) and isinstance(value.tensor.shape[0], Poly)
         if not value.tensor.shape:
             text[value] = f"splat(*{name})"
-        elif rowed:
+        elif value.tensor.is_rowed:
             text[value] = f"load({name} + (int64_t)row * {value.tensor.static_row_width()} + col, n)"
         else:
             text[value] = f"load({name} + col, n)"

@@ -174,7 +174,7 @@ class _Entry:
             arguments.append(self.pointer(value, _element(parameter)))
         for write in kernel.cache_writes:
             arguments += kv_arguments(self.places[write.slot])
-        rowed = next(v for v in (*node.outputs, *node.inputs) if isinstance(v.type, TensorType) and _is_rowed(v))
+        rowed = next(v for v in (*node.outputs, *node.inputs) if isinstance(v.type, TensorType) and v.type.is_rowed)
         return f"{symbol}({', '.join(arguments)}, {self.count(rowed)}, w);"
 
     def linear(self, node: Node, op: PackedLinear) -> str:
@@ -213,10 +213,6 @@ class _Entry:
 
 def _element(parameter: Parameter) -> str:
     return parameter.cpp_type.removeprefix("const ").removesuffix("*")
-
-
-def _is_rowed(value: Value) -> bool:
-    return bool(value.tensor.shape) and not isinstance(value.tensor.shape[0], int)
 
 
 def _symbol(stem: str, text: str) -> str:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from llmc.codegen.cpu.formats import row_bytes
 from llmc.codegen.cpu.loops import Ref, dense
-from llmc.ir.dims import Poly
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.nn import Embedding
 from llmc.ir.ops.shape import GatherRows, View
-from llmc.ir.types import CacheType, DType, TensorType
+from llmc.ir.types import CacheType, DType
 
 INTS = (DType.I32, DType.I64)  # one to a row, stored as int32
 FLOATS = (DType.F32, DType.BOOL)  # a bool is stored as a float 0 or 1
@@ -67,7 +66,7 @@ def _input(
 ) -> tuple[Parameter, Ref | Int]:
     name = parameter_name(value, index)
     type_ = value.tensor
-    rowed = bool(type_.shape) and isinstance(type_.shape[0], Poly)
+    rowed = type_.is_rowed
     if type_.dtype in INTS:
         if not rowed or type_.static_row_width() != 1:
             raise IRError(f"rows kernel: %{value.name} is {type_}; integers are one to a row")
@@ -80,7 +79,7 @@ def _input(
         return Parameter(name, "const float*"), dense(name, type_.static_shape())
     row = _row_of(body, value, refs, users)
     width = type_.static_row_width()
-    return Parameter(name, "const float*"), dense(f"({name} + (int64_t){row} * {width})", row_shape(type_))
+    return Parameter(name, "const float*"), dense(f"({name} + (int64_t){row} * {width})", type_.row_shape())
 
 
 def _row_of(body: Graph, value: Value, refs: Mapping[Value, Ref | Int], users: Mapping[Value, list[Node]]) -> str:
@@ -136,12 +135,6 @@ def parameter_name(value: Value, index: int) -> str:
     type_ = value.tensor
     if type_.dtype in INTS:
         return f"{re.sub(r'[^A-Za-z]', '_', value.name).strip('_') or 'n'}_{index}"
-    rowed = bool(type_.shape) and isinstance(type_.shape[0], Poly)
+    rowed = type_.is_rowed
     stem = "x" if rowed else re.sub(r"\W|_?\d+$", "_", value.name.rpartition(".")[2]).strip("_")
     return f"{stem or 'w'}_{index}"
-
-
-def row_shape(type_: TensorType) -> tuple[int, ...]:
-    """The dims of one row (all of them when the value has no rows)."""
-    dims = type_.shape[1:] if type_.shape and isinstance(type_.shape[0], Poly) else type_.shape
-    return tuple(int(str(d)) for d in dims)

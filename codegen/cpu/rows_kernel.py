@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from llmc.codegen.cpu.loops import Ref, dense, pointwise
-from llmc.codegen.cpu.rows_arguments import FLOATS, INTS, Parameter, row_shape
+from llmc.codegen.cpu.rows_arguments import FLOATS, INTS, Parameter
 from llmc.codegen.cpu.rows_functions import compute, operand
 from llmc.codegen.cpu.rows_values import RowValues
 from llmc.ir.graph import Graph, Node, Value
@@ -113,7 +113,7 @@ class _Writer:
 
 def _moved(values: RowValues, node: Node) -> Ref:
     """The elements of the input under other indices."""
-    shape = row_shape(node.output.tensor)
+    shape = node.output.tensor.row_shape()
     rowed = node.inputs[0].tensor.shape[:1] == node.output.tensor.shape[:1]
     match node.op:
         case View():

@@ -8,7 +8,7 @@ from math import prod
 
 from llmc.codegen.cpu.expression import Number, expression, literal
 from llmc.codegen.cpu.loops import Ref, dense, pointwise
-from llmc.codegen.cpu.rows_arguments import INTS, Int, input_arguments, output_arguments, row_shape
+from llmc.codegen.cpu.rows_arguments import INTS, Int, input_arguments, output_arguments
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.constant import Scalar
 from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, Where
@@ -37,7 +37,7 @@ class RowValues:
 
     def fresh(self, value: Value) -> Ref:
         """A place for all elements of a value's row."""
-        shape = row_shape(value.tensor)
+        shape = value.tensor.row_shape()
         if value in self.destination:
             return dense(self.destination[value], shape)
         name = f"v{self.names}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,17 +13,21 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from llmc.compiler.capture import aten_layers, aten_pointwise, aten_shape  # noqa: F401  (registers handlers)
 from llmc.compiler.capture.buffers import evaluate_buffers
-from llmc.compiler.capture.errors import CaptureError
-from llmc.compiler.capture.export import Exported, export, meta_model
+from llmc.compiler.capture.config_reads import recorded_reads
+from llmc.compiler.capture.errors import CaptureError, TransformersFailed
+from llmc.compiler.capture.export import Exported, export, meta_model, run_once
 from llmc.compiler.capture.importer import Importer
 from llmc.compiler.capture.order import in_order_of_use
 from llmc.compiler.capture.parameters import Parameters, bind
 from llmc.compiler.capture.sizes import Sizes, ir_dtype
 from llmc.compiler.sources.checkpoint import Checkpoint, StoredTensor
 from llmc.compiler.sources.model_source import ModelSource
+from llmc.compiler.sources.setting_at_fault import explained
 from llmc.ir.graph import Builder, Graph, Node, Value
 from llmc.ir.ops.constant import Origin, Scalar, Source, Weight, WeightExpr
 from llmc.ir.verify import verify
+
+_log = logging.getLogger(__name__)
 
 OpenCheckpoint = Callable[[PreTrainedModel], Checkpoint]
 
@@ -40,6 +45,8 @@ class Captured:
     buffers: Mapping[str, NDArray[Any]] = field(repr=False)
     ignored_tensors: tuple[str, ...]
     untied: tuple[str, ...]
+    config_reads: frozenset[tuple[str, str]] = field(repr=False)
+    """(class, attribute) of each read of a config while the module was built and traced."""
 
     def read(self, source: Source) -> NDArray[Any]:
         """The values a weight expression's leaf stands for; floats of the checkpoint as float32."""
@@ -54,7 +61,16 @@ class Captured:
 
 def capture(source: ModelSource) -> Captured:
     """Capture a model. CaptureError, one line, for what cannot be expressed; SourceError for a bad checkpoint."""
-    return capture_with(source.config, source.checkpoint, source.num_tensors)
+    file = source.config_file
+    for line in file.contradictions() if file is not None else ():
+        _log.warning("%s", line)
+    try:
+        return capture_with(source.config, source.checkpoint, source.num_tensors)
+    except TransformersFailed as error:
+        if file is None:
+            raise
+        words = explained(file.raw, lambda raw: run_once(file.build(raw), source.num_tensors), str(error))
+        raise TransformersFailed(f"{file.path}: {words}") from error
 
 
 def capture_with(config: PretrainedConfig, open_checkpoint: OpenCheckpoint, num_tensors: int | None = None) -> Captured:
@@ -62,13 +78,21 @@ def capture_with(config: PretrainedConfig, open_checkpoint: OpenCheckpoint, num_
 
     `num_tensors` of the checkpoint, where they are known before the module is.
     """
-    model = meta_model(config, num_tensors)
-    checkpoint = open_checkpoint(model)
-    parameters = bind(model, checkpoint)
-    exported = export(model)
-    graph, buffers = import_program(exported, parameters)
+    with recorded_reads() as reads:
+        model = meta_model(config, num_tensors)
+        checkpoint = open_checkpoint(model)
+        parameters = bind(model, checkpoint)
+        exported = export(model)
+        graph, buffers = import_program(exported, parameters)
     verify(graph)
-    return Captured(graph, type(model).__name__, checkpoint, buffers, parameters.ignored, parameters.untied)
+    name = type(model).__name__
+    return Captured(graph, name, checkpoint, buffers, parameters.ignored, parameters.untied, frozenset(reads))
+
+
+def ignored_settings(source: ModelSource, captured: Captured) -> list[str]:
+    """Settings of the config.json that neither transformers' config class nor the module's code did anything with."""
+    unused = source.config_file.unused if source.config_file is not None else ()
+    return [str(setting) for setting in unused if setting.carriers.isdisjoint(captured.config_reads)]
 
 
 def import_program(exported: Exported, parameters: Parameters) -> tuple[Graph, dict[str, NDArray[Any]]]:

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from llmc.compiler.capture import hooks
 from llmc.compiler.capture.bounded import bounded_parameters
-from llmc.compiler.capture.errors import CaptureError
+from llmc.compiler.capture.errors import CaptureError, TransformersFailed
 from llmc.compiler.capture.survey import NotSurveyed, survey
 from llmc.compiler.capture.tracing import Trace, tracing
 
@@ -54,7 +54,7 @@ def meta_model(config: PretrainedConfig, num_tensors: int | None = None) -> PreT
         raise _failed(error, f"{config.model_type}: the module cannot be built") from error
     for name, parameter in model.named_parameters():
         if not parameter.numel():
-            raise CaptureError(
+            raise TransformersFailed(
                 f"{config.model_type}: {name} {list(parameter.shape)} has no elements: a size in config.json is 0"
             )
     model.train(False)
@@ -88,7 +88,8 @@ def export(model: PreTrainedModel) -> Exported:
     _takes_positions(model)
     example = torch.zeros((_BATCH, _SEQ), dtype=torch.int64, device="meta")
     step = Step(model)
-    _survey(model, step, example)
+    with suppress(NotSurveyed):
+        _survey(model, step, example)
     dynamic = {name: {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for name in ("ids", "positions")}
     with tracing(model) as trace, torch.no_grad(), _quiet():
         try:
@@ -99,9 +100,21 @@ def export(model: PreTrainedModel) -> Exported:
     return Exported(model, program)
 
 
+def run_once(config: PretrainedConfig, num_tensors: int | None = None) -> None:
+    """Build the module of a config and run it without values. Raises TransformersFailed or NotSurveyed where its code
+    fails; what llmc itself would refuse is no failure here."""
+    try:
+        model = meta_model(config, num_tensors)
+        _survey(model, Step(model), torch.zeros((_BATCH, _SEQ), dtype=torch.int64, device="meta"))
+    except TransformersFailed:
+        raise
+    except CaptureError:
+        return
+
+
 def _survey(model: PreTrainedModel, step: Step, example: Tensor) -> None:
-    """Refuse in seconds what the trace, or the importer behind it, would refuse after minutes."""
-    with tracing(model) as trace, torch.no_grad(), _quiet(), suppress(NotSurveyed):
+    """Refuse in seconds what the trace, or the importer behind it, would refuse after minutes. Raises NotSurveyed."""
+    with tracing(model) as trace, torch.no_grad(), _quiet():
         unknown = survey(step, (example, example.clone()), trace)
         _attends(model, trace)
         if unknown is not None:
@@ -177,4 +190,4 @@ def _failed(error: BaseException, what: str) -> CaptureError:
     text = re.sub(r"\s+", " ", str(error)).strip() or type(error).__name__
     if "specialized it to be a constant" in text:
         return CaptureError(f"{what}: its code fixes the batch size or the sequence length ({text[:200]})")
-    return CaptureError(f"{what}: {type(error).__name__}: {text[:300]}")
+    return TransformersFailed(f"{what}: {type(error).__name__}: {text[:300]}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from typing import Any
 
 from rich.console import Console
 
@@ -14,7 +16,7 @@ from llmc.compiler.commands.refusal import refuse
 from llmc.compiler.roofline.text import size
 from llmc.compiler.sources.errors import SourceError
 from llmc.ir.graph import IRError
-from llmc.runtime.artifact.artifact import WEIGHTS
+from llmc.runtime.artifact.artifact import WEIGHTS, read_file
 from llmc.runtime.errors import RuntimeFailure
 
 
@@ -36,8 +38,20 @@ def build_with_progress(options: BuildOptions) -> int:
                 raise BuildError(str(error)) from error
     except (IRError, BuildError, SourceError, ToolchainError, TargetError, RuntimeFailure, OSError) as error:
         return refuse(error)
-    took, weights = time.monotonic() - loaded, manifest.files[WEIGHTS].bytes
+    took, weights = time.monotonic() - loaded, size(manifest.files[WEIGHTS].bytes)
+    model = json.loads(read_file(options.out, manifest, "report.json"))["model"]
+    for notice in _notices(model):
+        console.print(f"note: {notice}", soft_wrap=True)
+    made = f" made of {model['stored_as']}" if model["stored_as"] else ""
     console.print(
-        f"{options.out}: {size(weights)} of weights, built in {took:.1f} s (+ {loaded - started:.1f} s of imports)"
+        f"{options.out}: {manifest.model.name}, {weights} of {manifest.model.dtype} weights{made}, "
+        f"built in {took:.1f} s (+ {loaded - started:.1f} s of imports)",
+        soft_wrap=True,
     )
     return 0
+
+
+def _notices(model: dict[str, Any]) -> list[str]:
+    """What the build's report says of disagreements in the model's files, and of settings that nobody reads."""
+    unread = model["unread_generation_settings"]
+    return [*model["notices"], *([f"generation settings that nobody reads: {', '.join(unread)}"] if unread else [])]

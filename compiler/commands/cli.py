@@ -71,9 +71,11 @@ def build(
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
     from llmc.compiler.build_options import BuildOptions
     from llmc.compiler.commands.build_console import build_with_progress
+    from llmc.compiler.sources.model_name import folder_title
     from llmc.ir.ops.kernel import Scheme
 
-    name = Path(model).stem if model.endswith(".gguf") else Path(os.path.abspath(model)).name
+    path = Path(model).expanduser()
+    name = path.stem if path.suffix == ".gguf" else folder_title(path).rpartition("/")[2]
     folder = out or Path(f"{name}-{dtype}.engine")
     options = BuildOptions(
         model, folder, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
@@ -136,7 +138,9 @@ def run(context: click.Context, /, engine: Path, emulate: bool, emulate_gpu: str
 @click.option("--roofline", is_flag=True, help="Predict its speed on targets instead: of an engine, or of a model.")
 @click.option("--target", help="With --roofline, with commas [default: an engine's, or h100,h200,a100].")
 @click.option("--batch", help="Sequences at once, separated by commas [default: 1,8,64].")
-@click.option("--length", type=click.IntRange(1), help="Tokens of each sequence [default: 1024].")
+@click.option(
+    "--length", type=click.IntRange(1), help="Tokens of each sequence [default: 1024, or what the model has]."
+)
 @click.option("--chunk", type=click.IntRange(1), help="Most tokens of a prefill step [default: 2048].")
 @click.option("--dtype", type=click.Choice(DTYPES), help="Of a model's weights [default: bf16].")
 @click.option("--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`.")
@@ -184,7 +188,8 @@ def verify(
     emulate: bool,
     emulate_gpu: str | None,
 ) -> None:
-    """Compare ENGINE with transformers running MODEL in float32, teacher-forced, position by position."""
+    """Compare ENGINE with MODEL: text with the source's own tokenizer, logits with transformers in float32,
+    teacher-forced, position by position. Ends with PASS or FAIL, and exit code 0 or 1."""
     emulating(context, engine, emulate, emulate_gpu)
 
     def action() -> int:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
 from llmc.codegen.cuda.target.gpus import GPUS
-from llmc.runtime.artifact.artifact import read_file, read_manifest
+from llmc.runtime.artifact.artifact import read_file, read_manifest, unread_files
 from llmc.runtime.artifact.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.cpu.memory import available_bytes, usable_cores
 from llmc.runtime.kv.pool_sizes import sequence_bytes
@@ -52,6 +52,7 @@ def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table
         "formats": f"engine {manifest.format}, step ABI {manifest.abi}",
         "licence": stored["licence"],
         "config keys that HF ignores": ", ".join(stored["ignored_config_keys"]),
+        "generation settings that nobody reads": ", ".join(stored["unread_generation_settings"]),
         "tensors that HF ignores": ", ".join(stored["ignored_tensors"]),
         "untied parameters": ", ".join(stored["untied_parameters"]),
     }
@@ -60,6 +61,11 @@ def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table
     for label, value in facts.items():
         if value:
             table.add_row(label, value)
+    for notice in stored["notices"]:
+        table.add_row("note", notice)
+    if unread := unread_files(folder, manifest):
+        more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
+        table.add_row("files that nobody reads", ", ".join(unread[:8]) + more)
     return table
 
 

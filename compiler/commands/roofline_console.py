@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -16,6 +16,7 @@ from llmc.codegen.cpu.target import TargetError
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.commands.refusal import refuse
+from llmc.compiler.roofline.fit import Shortage, shortage
 from llmc.compiler.roofline.open_subject import open_subject
 from llmc.compiler.roofline.predict import CHUNK, Kernel, Point, Prediction, Total, predict
 from llmc.compiler.roofline.subject import PredictionError, Subject
@@ -28,6 +29,7 @@ from llmc.ir.ops.kernel import Scheme
 from llmc.runtime.errors import RuntimeFailure
 
 FORMAT = 1
+DEFAULT_LENGTH = 1024
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class RooflineOptions:
     subject: str
     target: str | None = None
     batch: str = "1,8,64"
-    length: int = 1024
+    length: int | None = None  # as many as the model has positions for, at most DEFAULT_LENGTH
     chunk: int = CHUNK
     dtype: str | None = None
     limits: Path | None = None
@@ -57,21 +59,35 @@ def show_roofline(options: RooflineOptions) -> int:
         targets = asked or [find_target(name) for name in subject.targets]
         if limits is not None:
             check_limits(limits, targets)
-        if options.length >= subject.max_seq_len:
-            raise PredictionError(
-                f"--length {options.length}: {subject.name} has {subject.max_seq_len} positions, for answers as well"
-            )
-        found = [predict(subject.lowered(t), t, batches, options.length, options.chunk, limits) for t in targets]
+        length = _length(options.length, subject)
+        found = [predict(subject.lowered(t), t, batches, length, options.chunk, limits) for t in targets]
     except (TargetError, PredictionError, SourceError, CaptureError, IRError, RuntimeFailure, OSError) as error:
         return refuse(error)
+    lacks = (shortage(p, t, subject.dtype, length, options.chunk) for p, t in zip(found, targets, strict=True))
+    lacking = [lack for lack in lacks if lack is not None]
     if options.as_json:
-        print(json.dumps(to_plain(subject, options.chunk, found), indent=1))
-    else:
-        _tables(Console(), subject, options, found)
+        print(json.dumps(to_plain(subject, options.chunk, found, lacking), indent=1))
+        return 0
+    console = Console()
+    for lack in lacking:
+        for line in lack.lines(subject.name, subject.dtype, length):
+            console.print(line, style="bold")
+    _tables(console, subject, replace(options, length=length), found)
     return 0
 
 
-def to_plain(subject: Subject, chunk: int, predictions: list[Prediction]) -> dict[str, object]:
+def _length(asked: int | None, subject: Subject) -> int:
+    """Tokens of each sequence: one position at least is left for an answer."""
+    if asked is None:
+        return min(DEFAULT_LENGTH, subject.max_seq_len - 1)
+    if asked >= subject.max_seq_len:
+        raise PredictionError(
+            f"--length {asked}: {subject.name} has {subject.max_seq_len} positions, for answers as well"
+        )
+    return asked
+
+
+def to_plain(subject: Subject, chunk: int, predictions: list[Prediction], lacking: list[Shortage]) -> dict[str, object]:
     """What --json prints."""
     return {
         "format": FORMAT,
@@ -80,9 +96,11 @@ def to_plain(subject: Subject, chunk: int, predictions: list[Prediction]) -> dic
             "name": subject.name,
             "dtype": subject.dtype,
             "max_seq_len": subject.max_seq_len,
+            "ignored_settings": list(subject.ignored()),
         },
         "chunk": chunk,
         "assumptions": asdict(ASSUMED),
+        "does_not_fit": [asdict(lack) for lack in lacking],
         "targets": [asdict(p) for p in predictions],
     }
 
@@ -110,12 +128,16 @@ def _tables(console: Console, subject: Subject, options: RooflineOptions, found:
         )
         if p.lowered_for is not None and p.lowered_for != p.target:
             console.print(f"    as the engine runs on {p.lowered_for}: it has no graph for {p.target}")
+    if ignored := subject.ignored():
+        console.print(f"config keys that HF ignores: {', '.join(ignored)}", markup=False)
+    fitting = [(p, q) for p in found for q in p.points if q.fits is not False]
+    if not fitting:
+        return
     console.print(_summary(options, found))
-    shown = [(p, q) for p in found for q in p.points] if options.kernels else [(found[0], found[0].points[0])]
-    for prediction, point in shown:
+    for prediction, point in fitting if options.kernels else fitting[:1]:
         console.print(_kernel_table(prediction, point, "decode", point.tpot, console.width))
         console.print(_kernel_table(prediction, point, "prefill", point.ttft, console.width))
-    if not options.kernels and len(found) * len(found[0].points) > 1:
+    if not options.kernels and len(fitting) > 1:
         console.print("kernels of the other targets and batches: --kernels, or --json")
 
 
@@ -124,7 +146,7 @@ def _table(title: str) -> Table:
 
 
 def _summary(options: RooflineOptions, found: list[Prediction]) -> Table:
-    table = _table(f"predicted, {options.length:,} tokens per sequence, prefill in steps of {options.chunk:,}")
+    table = _table(f"predicted, {options.length or 0:,} tokens per sequence, prefill in steps of {options.chunk:,}")
     table.add_column("target", overflow="fold")
     for name in ("batch", "TPOT floor", "expected", "%", "tok/s", "TTFT floor", "expected", "most fit"):
         table.add_column(name, justify="right", overflow="fold")
@@ -132,18 +154,21 @@ def _summary(options: RooflineOptions, found: list[Prediction]) -> Table:
     table.caption_justify = "left"
     for p in found:
         for q in p.points:
-            rate = q.batch / q.tpot.expected_s if q.tpot.expected_s else None
-            table.add_row(
-                p.target,
-                str(q.batch),
-                *(_brief(t) for t in (q.tpot.floor_s, q.tpot.expected_s)),
-                "?" if q.tpot.fraction is None else percent(q.tpot.fraction),
-                f"{rate:,.0f}" if rate else "?",
-                *(_brief(t) for t in (q.ttft.floor_s, q.ttft.expected_s)),
-                "?" if p.largest_batch is None else f"{p.largest_batch:,}",
-                style="red" if q.fits is False else None,
-            )
+            times = ["does not fit", *[""] * 5] if q.fits is False else _times(q)
+            most = "?" if p.largest_batch is None else f"{p.largest_batch:,}"
+            table.add_row(p.target, str(q.batch), *times, most, style="red" if q.fits is False else None)
     return table
+
+
+def _times(point: Point) -> list[str]:
+    tpot, ttft = point.tpot, point.ttft
+    rate = point.batch / tpot.expected_s if tpot.expected_s else None
+    return [
+        *(_brief(t) for t in (tpot.floor_s, tpot.expected_s)),
+        "?" if tpot.fraction is None else percent(tpot.fraction),
+        f"{rate:,.0f}" if rate else "?",
+        *(_brief(t) for t in (ttft.floor_s, ttft.expected_s)),
+    ]
 
 
 def _brief(seconds: float | None) -> str:

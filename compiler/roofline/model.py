@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from llmc.compiler.build_options import INT8_GROUP
-from llmc.compiler.capture.capture import capture
+from llmc.compiler.capture.capture import Captured, capture, ignored_settings
 from llmc.compiler.envelope import model_length
 from llmc.compiler.roofline.lowering import Lowering
 from llmc.compiler.roofline.subject import Subject
@@ -21,13 +21,22 @@ def model_subject(model: str, scheme: Scheme) -> Subject:
     """A model folder by its config.json; anything else as a build would open it."""
     folder = Path(model).expanduser()
     source = open_shapes(folder) if folder.is_dir() else open_source(model)
-    captured = capture(source)
     vocab = int(source.config.get_text_config().vocab_size)
+
+    @cache
+    def captured() -> Captured:
+        return capture(source)
 
     @cache
     def lowered(layout: WeightLayout) -> Lowering:
         pipeline = default_pipeline(scheme, INT8_GROUP, vocab, layout)
-        graphs = run_pipeline(captured.graph, pipeline, RuleLog(), lambda name, graph: None)
+        graphs = run_pipeline(captured().graph, pipeline, RuleLog(), lambda name, graph: None)
         return Lowering({g.name: g for g in graphs})
 
-    return Subject(source.name, scheme.value, model_length(source), lambda target: lowered(target.layout))
+    return Subject(
+        source.name,
+        scheme.value,
+        model_length(source),
+        lambda target: lowered(target.layout),
+        ignored=lambda: ignored_settings(source, captured()),
+    )

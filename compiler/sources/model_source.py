@@ -9,6 +9,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from llmc.compiler.sources.checkpoint import Checkpoint
 from llmc.compiler.sources.generation import GenerationDefaults
+from llmc.compiler.sources.model_config import ConfigFile
 from llmc.compiler.sources.tokenizer import TokenizerFiles
 
 
@@ -25,8 +26,8 @@ class ModelSource:
     path: Path
     format: SourceFormat
     config: PretrainedConfig
-    ignored_config_keys: tuple[str, ...]
-    """Keys of the model's config that transformers carries along and its modeling code never declared."""
+    config_file: ConfigFile | None
+    """None where there is no config.json: of a GGUF file, whose every setting is used or refused."""
     generation: GenerationDefaults
     tokenizer: TokenizerFiles | None
     """None: the source has no tokenizer at all."""

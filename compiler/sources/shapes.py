@@ -12,6 +12,7 @@ from llmc.compiler.sources.checkpoint import Checkpoint, Rows, StoredDtype, Stor
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.generation import read_generation
 from llmc.compiler.sources.model_config import read_config
+from llmc.compiler.sources.model_name import folder_title
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
 
 
@@ -23,14 +24,14 @@ def open_shapes(folder: Path) -> ModelSource:
     """
     if not (folder / "config.json").is_file():
         raise SourceError(f"{folder}: not a model folder: config.json is missing")
-    config, ignored, raw = read_config(folder)
+    config, config_file = read_config(folder)
     return ModelSource(
-        name=folder.resolve().name,
+        name=folder_title(folder),
         path=folder,
         format=SourceFormat.HF_FOLDER,
         config=config,
-        ignored_config_keys=ignored,
-        generation=read_generation(folder, config, raw),
+        config_file=config_file,
+        generation=read_generation(folder, config, config_file.raw),
         tokenizer=None,
         quantization=None,
         licence=None,

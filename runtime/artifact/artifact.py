@@ -192,17 +192,28 @@ def read_manifest(folder: Path) -> Manifest:
     if form != FORMAT:
         older = "an older llmc; build it again" if form < FORMAT else "a newer llmc; update llmc"
         raise FormatTooNew(f"{path}: engine format {form}, this llmc reads format {FORMAT}: made by {older}")
-    checksum = plain.pop("checksum", None)
-    expected = digest(render_json(plain))
-    if checksum != expected or render_json({**plain, "checksum": checksum}) != path.read_bytes():
-        raise ChecksumMismatch(
-            f"{path}: the manifest is damaged or was edited: its checksum is {expected[:16]}..., it says "
-            f"{str(checksum)[:16]}...; copy or build the engine again"
-        )
+    _check_manifest(path, plain, path.read_bytes())
     try:
         return from_plain(Manifest, plain)
     except JsonMismatch as error:
         raise ManifestInvalid(f"{path}: {error}") from error
+
+
+def _check_manifest(path: Path, plain: dict[str, Any], content: bytes) -> None:
+    """Its own checksum, which is taken out of `plain`, and that the bytes are those that such a manifest is written
+    as. Raises ChecksumMismatch."""
+    checksum = plain.pop("checksum", None)
+    expected = digest(render_json(plain))
+    written = render_json({**plain, "checksum": checksum})
+    if checksum != expected:
+        found = f"its content has the checksum {expected[:16]}..., not {str(checksum)[:16]}..., which stands in it"
+    elif written != content:
+        at = next((i for i, (a, b) in enumerate(zip(written, content, strict=False)) if a != b), None)
+        at = min(len(written), len(content)) if at is None else at
+        found = f"{len(content)} bytes, expected {len(written)}; the first difference is at byte {at}"
+    else:
+        return
+    raise ChecksumMismatch(f"{path}: the manifest is damaged or was edited: {found}; copy or build the engine again")
 
 
 def render_manifest(manifest: Manifest) -> bytes:
@@ -236,7 +247,7 @@ def is_engine(folder: Path) -> bool:
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
-    """Exactly the manifest's files, with their sizes. Raises FileMismatch."""
+    """The manifest's files, with their sizes. Raises FileMismatch. Others are no damage: nobody reads them."""
     for name, entry in sorted(manifest.files.items()):
         path = confined(folder, name)
         if not path.is_file():
@@ -246,9 +257,11 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
             raise FileMismatch(
                 f"{folder / name}: {size} bytes, the manifest says {entry.bytes}; copy or build the engine again"
             )
-    extra = sorted(set(_files_below(folder)) - set(manifest.files) - {MANIFEST})
-    if extra:
-        raise FileMismatch(f"{folder / extra[0]}: not part of the engine; remove it")
+
+
+def unread_files(folder: Path, manifest: Manifest) -> list[str]:
+    """What lies in an engine's folder and is no part of it (.DS_Store, a hub's README), sorted."""
+    return sorted(set(_files_below(folder)) - set(manifest.files) - {MANIFEST})
 
 
 def confined(folder: Path, name: str) -> Path:
@@ -294,7 +307,7 @@ def _read_plain(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise NotAnEngine(f"{path}: cannot be read: {error.strerror}") from error
     except JsonMismatch as error:
-        raise ManifestInvalid(f"{path}: {error}") from error
+        raise ManifestInvalid(f"{path}: {error}: the manifest is damaged; copy or build the engine again") from error
     if not isinstance(plain, dict):
         raise ManifestInvalid(f"{path}: expected an object, got {type(plain).__name__}")
     return plain

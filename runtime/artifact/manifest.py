@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from llmc.runtime.artifact.bounds import at_least
 from llmc.runtime.artifact.kv_layout import KvLayout
 
-FORMAT = 3
+FORMAT = 4
 ABI = 2
 MAX_LOGPROBS = 20  # alternatives that a row of a step's outputs holds, on every target
 CPU, CUDA = "cpu", "cuda"
@@ -148,7 +148,11 @@ class GenerationDefaults:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    stop_strings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

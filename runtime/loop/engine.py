@@ -39,7 +39,7 @@ from llmc.runtime.step.limits import LoadOptions
 from llmc.runtime.step.params import SamplingParams, model_defaults
 from llmc.runtime.step.row_sampling import RowSampling
 from llmc.runtime.text.answer import Answer
-from llmc.runtime.text.chat import ChatTemplate, Message
+from llmc.runtime.text.chat import ChatTemplate, FittedChat, Message
 from llmc.runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -64,7 +64,8 @@ class Engine:
         self._commit = Commit(self._scheduler, self._buffers, self._turns)
         self._live: dict[Request, Live] = {}
         self._arrivals = 0
-        self._scorer = Scorer(device, self._blocks, self._buffers, self.manifest.model.vocab_size)
+        model = self.manifest.model
+        self._scorer = Scorer(device, self._blocks, self._buffers, model.vocab_size, model.num_valid_tokens)
 
     @classmethod
     def load(
@@ -173,7 +174,7 @@ class Engine:
         room = self._scheduler.max_len - len(ids)
         max_output = room if params.max_tokens is None else min(room, params.max_tokens)
         history, rows = TokenHistory(ids), RowSampling(params, seed, len(ids), stop_ids)
-        answer = Answer(params, self.tokenizer, stop_ids, max_output)
+        answer = Answer(params, self.tokenizer, stop_ids, max_output, ids)
         with self._change():
             request = Request(self._arrivals, history, len(ids), rows)
             self._arrivals += 1
@@ -214,7 +215,7 @@ class Engine:
             return replace(params, **fields) if fields else params
         if params is not None:
             raise InvalidParameter(f"params must be SamplingParams, got {type(params).__name__}")
-        return SamplingParams(**{**model_defaults(self.manifest.generation), **fields})
+        return SamplingParams(**{**model_defaults(self.manifest.generation, fields.get("max_tokens")), **fields})
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, BOS before it if the model wants one."""
@@ -227,6 +228,15 @@ class Engine:
         """
         return self.chat_template.encode(messages, **variables)
 
+    def fit_chat(self, messages: Sequence[Message], max_tokens: int | None = None, **variables: Any) -> FittedChat:
+        """As `encode_chat`, without the oldest turns where they leave no room for an answer.
+
+        Room is for `max_tokens`, but of no more than a quarter of the context. Raises ChatTemplateError.
+        """
+        context = self._scheduler.max_len
+        answer = max(1, min(max_tokens or context, context // 4))
+        return self.chat_template.fit(messages, context - answer, **variables)
+
     @property
     def chat_template(self) -> ChatTemplate:
         """Raises ChatTemplateError if the model has none."""
@@ -236,7 +246,8 @@ class Engine:
                 raise ChatTemplateError(
                     f"{self.artifact.folder}: the model has no chat template; use --raw to continue plain text"
                 )
-            self._template = ChatTemplate(self._template_source, tokenizer)
+            tool_use = ChatTemplate.tool_use_source(tokenizer)
+            self._template = ChatTemplate(self._template_source, tokenizer, tool_use)
         return self._template
 
     def logits(

@@ -14,11 +14,14 @@ from llmc.runtime.step.arrays import StepBuffers
 class Scorer:
     """Runs one sequence through the device by itself, with blocks that are free at the moment."""
 
-    def __init__(self, device: Device, blocks: BlockManager, buffers: StepBuffers, vocab_size: int) -> None:
+    def __init__(
+        self, device: Device, blocks: BlockManager, buffers: StepBuffers, vocab_size: int, num_valid_tokens: int
+    ) -> None:
         self._device = device
         self._blocks = blocks
         self._buffers = buffers
         self._vocab_size = vocab_size
+        self._num_valid = num_valid_tokens
 
     def logits(
         self, token_ids: Sequence[int], rows: Sequence[int] | None, chunks: Sequence[int] | None
@@ -40,17 +43,21 @@ class Scorer:
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float64]:
         """Log-probability [n-1] of tokens 1..n-1, each given those before it.
 
-        Float64 log-softmax of the logits.
+        Float64 log-softmax of the logits that a token can be sampled from, as `logprobs` are: rows that pad the head
+        count for nothing, and -inf is the log-probability of what is never sampled.
         """
         ids = np.asarray(token_ids, dtype=np.int64)
         result = np.empty(len(ids) - 1, np.float64)
         for positions, logits in self._run(token_ids, range(len(ids) - 1), None):
-            exact = logits.astype(np.float64)
+            exact = logits[:, : self._num_valid].astype(np.float64)
             top = exact.max(axis=1)
             total = np.log(np.exp(exact - top[:, None]).sum(axis=1)) + top
             if not np.isfinite(total).all():
                 raise NonFiniteLogits(f"logits at positions {positions[0]}..{positions[-1]} are not all finite")
-            result[positions] = exact[np.arange(len(positions)), ids[np.asarray(positions) + 1]] - total
+            following = ids[np.asarray(positions) + 1]
+            valid = following < self._num_valid
+            chosen = exact[np.arange(len(positions)), np.where(valid, following, 0)]
+            result[positions] = np.where(valid, chosen - total, -np.inf)
         return result
 
     def _run(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from llmc.runtime.artifact.bounds import plain
 from llmc.runtime.artifact.kv_layout import KvLayout
 from llmc.runtime.artifact.manifest import Manifest, TargetEntry
 from llmc.runtime.errors import InvalidParameter, NotEnoughMemory
@@ -57,6 +58,7 @@ def num_blocks(kv: KvLayout, step: StepLimits, budget: int, source: str) -> tupl
 
 
 def within(name: str, value: int | None, default: int, largest: int) -> int:
+    value = plain(value)
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
+from llmc.runtime.artifact.bounds import plain
 from llmc.runtime.artifact.manifest import MAX_LOGPROBS, GenerationDefaults
 from llmc.runtime.errors import InvalidParameter
 
@@ -47,6 +50,8 @@ class SamplingParams:
     logprobs: int | None = None  # None: none; k: the chosen token's and the k best
 
     def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            object.__setattr__(self, name, plain(getattr(self, name)))
         for name in (
             "temperature",
             "presence_penalty",
@@ -100,8 +105,9 @@ class SamplingParams:
             raise InvalidParameter(f"logit_bias has {len(self.logit_bias)} entries, at most {MAX_BIASES} are allowed")
         biases: dict[int, float] = {}
         for token, bias in self.logit_bias.items():
+            token = plain(token)
             _integer("logit_bias token id", token, 0, _MAX_INT)
-            biases[token] = _number(f"logit_bias[{token}]", bias)
+            biases[token] = _number(f"logit_bias[{token}]", plain(bias))
             _range(f"logit_bias[{token}]", biases[token], -MAX_BIAS, MAX_BIAS)
         object.__setattr__(self, "logit_bias", MappingProxyType(biases))
 
@@ -113,11 +119,12 @@ class SamplingParams:
                     raise InvalidParameter(f"{name}: token id {token} is not below {num_valid_tokens}")
 
 
-def model_defaults(generation: GenerationDefaults) -> dict[str, float | int]:
+def model_defaults(generation: GenerationDefaults, max_tokens: object = None) -> dict[str, Any]:
     """The model's own settings as keyword arguments of SamplingParams.
 
     As in transformers, a model whose generation config does not say `do_sample` is greedy, and its sampling
-    fields then wait for a caller who asks for a temperature.
+    fields then wait for a caller who asks for a temperature. Who asks for at most `max_tokens` is not bound by the
+    model's own least number of them.
     """
     stated = {
         "temperature": generation.temperature,
@@ -125,11 +132,17 @@ def model_defaults(generation: GenerationDefaults) -> dict[str, float | int]:
         "top_p": generation.top_p,
         "min_p": generation.min_p,
         "repetition_penalty": generation.repetition_penalty,
+        "presence_penalty": generation.presence_penalty,
+        "frequency_penalty": generation.frequency_penalty,
         "max_tokens": generation.max_new_tokens,
+        "min_tokens": generation.min_new_tokens,
+        "stop": generation.stop_strings or None,
     }
-    defaults: dict[str, float | int] = {name: value for name, value in stated.items() if value is not None}
+    defaults: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     if not generation.do_sample:
         defaults["temperature"] = 0.0
+    if isinstance(max_tokens, int) and "min_tokens" in defaults:
+        defaults["min_tokens"] = min(defaults["min_tokens"], max_tokens)
     return defaults
 
 
@@ -146,9 +159,9 @@ def _number(name: str, value: object) -> float:
 
 
 def _items(name: str, value: object) -> tuple[Any, ...]:
-    if not isinstance(value, Sequence | Set) or isinstance(value, str | bytes | bytearray):
+    if not isinstance(value, Sequence | Set | np.ndarray) or isinstance(value, str | bytes | bytearray):
         raise InvalidParameter(f"{name} must be a list, got {_brief(value)}")
-    return tuple(value)
+    return tuple(plain(item) for item in value)
 
 
 def _range(name: str, value: float, low: float, high: float) -> None:

@@ -3,6 +3,8 @@
 The command line is read by llmc.compiler.commands.cli.
 """
 
+import contextlib
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from llmc.runtime.terminal.typed_messages import ReadLine, read_text, terminal_r
 
 EXIT_INTERRUPTED = 130
 STDIN = Path("-")
+REPORT = "report.json"
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,19 @@ def run(
             completion = session.answer([{"role": "user", "content": asked}])
             return EXIT_INTERRUPTED if completion.finish_reason is FinishReason.CANCELLED else 0
         if not quiet:
-            model = engine.manifest.model
-            session.notice(f"{model.name} ({model.dtype}); /help lists the commands, Ctrl-C stops an answer")
+            session.notice(f"{_describe(engine)}; /help lists the commands, Ctrl-C stops an answer")
         Conversation(session, quiet).run(read_line or terminal_reader())
         return 0
+
+
+def _describe(engine: Engine) -> str:
+    """The model's name, what its weights are, and what they were made of, which the build's report tells."""
+    model = engine.manifest.model
+    stored = None
+    if engine.artifact.has(REPORT):
+        with contextlib.suppress(ValueError, LookupError, TypeError):  # a report of another version
+            stored = json.loads(engine.artifact.read_bytes(REPORT))["model"]["stored_as"]
+    return f"{model.name} ({model.dtype}{f', made of {stored}' if stored else ''})"
 
 
 def _load(options: RunOptions, notices: TextIO) -> Engine:

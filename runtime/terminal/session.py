@@ -87,7 +87,8 @@ class Session:
 
         Ctrl-C ends it between two steps. Raises RequestError where it is refused or fails.
         """
-        completion = self._stream(self._ids(messages))
+        ids, num_left_out = self._ids(messages)
+        completion = self._stream(ids, num_left_out)
         self._out.write("\n")
         self._out.flush()
         if self.figures and completion.token_ids:
@@ -101,16 +102,20 @@ class Session:
         self._notices.write(printable(text, self._notices) + "\n")
         self._notices.flush()
 
-    def _ids(self, messages: Sequence[Message]) -> list[int]:
+    def _ids(self, messages: Sequence[Message]) -> tuple[list[int], int]:
+        """And how many of the oldest messages the context has no room for."""
         if self.raw:
-            return self._engine.encode(messages[-1]["content"])
+            return self._engine.encode(messages[-1]["content"]), 0
         first = [_system(self.system)] if self.system else []
-        return self._engine.encode_chat([*first, *messages])
+        fitted = self._engine.fit_chat([*first, *messages], self.params.max_tokens)
+        return fitted.ids, fitted.num_dropped
 
-    def _stream(self, ids: list[int]) -> Completion:
+    def _stream(self, ids: list[int], num_left_out: int) -> Completion:
         outputs: list[Output] = []
         with Interrupts() as interrupts, Waiting("reading the prompt", self._notices) as waiting:
             handle = self._engine.submit(ids, self.params, on_output=outputs.append)
+            if num_left_out and self.figures:
+                self.notice(f"[the context is full: the oldest {num_left_out} messages are left out]")
             while handle.completion is None:
                 # A long prompt takes many steps before the first output: Ctrl-C ends it between any two.
                 handle.cancel() if interrupts.seen else self._engine.step()

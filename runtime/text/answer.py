@@ -1,6 +1,6 @@
 """One answer in the making: chosen tokens become text, and the text or the tokens decide when to stop."""
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import Output, TokenLogprobs
@@ -11,15 +11,20 @@ from llmc.runtime.text.tokenizer import Tokenizer
 
 
 class Answer:
-    """Collects one request's output. `stop_ids` end it; `max_tokens` bounds it."""
+    """Collects one request's output, which continues `prompt`. `stop_ids` end it; `max_tokens` bounds it."""
 
     def __init__(
-        self, params: SamplingParams, tokenizer: Tokenizer | None, stop_ids: Set[int], max_tokens: int
+        self,
+        params: SamplingParams,
+        tokenizer: Tokenizer | None,
+        stop_ids: Set[int],
+        max_tokens: int,
+        prompt: Sequence[int] = (),
     ) -> None:
         self._params = params
         self._stop_ids = stop_ids
         self._max_tokens = max_tokens
-        self._detokenizer = StreamDetokenizer(tokenizer) if tokenizer else None
+        self._detokenizer = StreamDetokenizer(tokenizer, prompt) if tokenizer else None
         self._stops = StopMatcher(params.stop)
         self.token_ids: list[int] = []
         self.pieces: list[str] = []

@@ -22,6 +22,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 MAX_CHARS = 4 << 20
+MAX_BITS = 1 << 16
+_MAX_INDENT = 256
 MAX_SECONDS = 5.0
 
 
@@ -35,13 +37,20 @@ _TimeUp = SystemExit
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant wrote, for training; here it is its own content."""
+    """`{% generation %}` marks what the assistant wrote, for training; here it is its own content.
+
+    A block with a scope of its own, as in transformers: what is set inside is gone after it.
+    """
 
     tags = {"generation"}  # noqa: RUF012  (jinja2's own declaration)
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_content"), [], [], body).set_lineno(line)
+
+    def _content(self, caller: Callable[[], str]) -> str:
+        return caller()
 
 
 class _CappedCode(CodeGenerator):
@@ -64,18 +73,19 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
         self.filters["tojson"] = _tojson
-        for name, position in (("center", 0), ("indent", 0), ("format", 0), ("replace", 1), ("join", 1)):
+        for name, position in (("batch", 0), ("center", 0), ("indent", 0), ("format", 0), ("replace", 1), ("join", 1)):
             self.filters[name] = _guarded_filter(name, self.filters[name], position)
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.globals["namespace"] = _Namespace
+        self.globals["dict"] = _Dict()
 
     def concat_capped(self, parts: tuple[Any, ...]) -> str:
         return str(_capped("".join(map(str, parts))))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "**":
-            raise TemplateRefused("powers are not available in chat templates")
+            _check_power(left, right)
         if operator == "*":
             for value, times in ((left, right), (right, left)):
                 if isinstance(times, int) and isinstance(value, Sized) and len(value) * times > MAX_CHARS:
@@ -95,11 +105,12 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
         return guarded
 
-    def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        owner = getattr(obj, "__self__", None)
+    # Names that no template gives to an argument of its own.
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
-            _check_growth(obj.__name__, owner, (*args, *kwargs.values()))
-        return _capped(super().call(context, obj, *args, **kwargs))
+            _check_growth(__obj.__name__, owner, (*args, *kwargs.values()))
+        return _capped(super().call(__context, __obj, *args, **kwargs))
 
 
 def render_capped(template: jinja2.Template, variables: dict[str, Any], max_seconds: float) -> str:
@@ -145,7 +156,15 @@ def _join_capped(template: jinja2.Template, variables: dict[str, Any]) -> str:
 def _capped(value: Any) -> Any:
     if isinstance(value, str | list | tuple) and len(value) > MAX_CHARS:
         raise TemplateRefused(f"a value exceeds {MAX_CHARS} characters")
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise TemplateRefused(f"a number exceeds {MAX_BITS} bits")
     return value
+
+
+def _check_power(base: Any, exponent: Any) -> None:
+    """Refuse a power that would be huge before it is computed, which nothing can stop."""
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > MAX_BITS:
+        raise TemplateRefused(f"a power exceeds {MAX_BITS} bits")
 
 
 def _check_growth(method: str, text: str, args: tuple[Any, ...]) -> None:
@@ -188,10 +207,30 @@ def _guarded_filter(name: str, original: Callable[..., Any], position: int) -> C
 class _Namespace(Namespace):
     """`namespace()` without underscored attributes, which lead to Python's internals."""
 
+    def __init__(*args: Any, **kwargs: Any) -> None:  # as in jinja2, so that `namespace(self=...)` works
+        own, given = args[0], dict(*args[1:], **kwargs)
+        for name in given:
+            _Namespace._check(name)
+        Namespace.__init__(own, given)
+
     def __setitem__(self, name: str, value: Any) -> None:
-        if name.startswith("_"):
-            raise TemplateRefused(f"a namespace cannot hold {name!r}")
+        _Namespace._check(name)
         super().__setitem__(name, value)
+
+    @staticmethod
+    def _check(name: object) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise TemplateRefused(f"a namespace cannot hold {name!r}")
+
+
+class _Dict:
+    """`dict`, of which templates see these two functions and not the class."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
 
 
 def _raise_exception(message: str) -> None:
@@ -209,4 +248,7 @@ def _tojson(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    if (len(indent) if isinstance(indent, Sized) else indent or 0) > _MAX_INDENT:
+        raise TemplateRefused(f"tojson would indent by more than {_MAX_INDENT} characters")
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return str(_capped(text))

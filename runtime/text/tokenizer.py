@@ -23,7 +23,6 @@ from llmc.runtime.errors import EngineError, InvalidParameter, ManifestInvalid
 
 # Noncharacters of Unicode: never text that is interchanged.
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class Tokenizer:
@@ -104,25 +103,19 @@ class Tokenizer:
 
     @cached_property
     def template_variables(self) -> dict[str, str]:
-        """`bos_token` and its kind, as chat templates use them.
+        """`bos_token` and its kind, as chat templates use them: what tokenizer_config.json names, as in transformers.
 
-        From the config, else from the manifest's ids.
+        A tokenizer without that file has the tokens of the manifest's ids.
         """
+        if not self.config:
+            eos = self._tokens.eos[0] if self._tokens.eos else None
+            ids = {"bos_token": self._tokens.bos, "eos_token": eos, "pad_token": self._tokens.pad}
+            return {name: self.token_text(token) for name, token in ids.items() if token is not None}
         found: dict[str, str] = {}
-        for name in _NAMED_TOKENS:
-            value = self.config.get(name)
-            if isinstance(value, Mapping):
-                value = value.get("content")
-            if isinstance(value, str):
-                found[name] = value
-        eos = self._tokens.eos[0] if self._tokens.eos else None
-        for name, token in (
-            ("bos_token", self._tokens.bos),
-            ("eos_token", eos),
-            ("pad_token", self._tokens.pad),
-        ):
-            if name not in found and token is not None:
-                found[name] = self.token_text(token)
+        for name, value in self.config.items():
+            content = value.get("content") if isinstance(value, Mapping) else value
+            if name.endswith("_token") and isinstance(content, str):
+                found[name] = content
         return found
 
     def _encode(self, inner: tokenizers.Tokenizer, text: str) -> list[int]:

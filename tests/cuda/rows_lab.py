@@ -18,7 +18,6 @@ from llmc.codegen.cuda.arguments import COUNTS, Input, Operand, Output, Part, Sl
 from llmc.codegen.cuda.plan.formats import row_bytes
 from llmc.codegen.cuda.plan.kv import KV_BLOCK, CudaKvSlot
 from llmc.codegen.cuda.rows.kernel import RowsParams
-from llmc.codegen.cuda.rows.terms import is_rowed, row_shape
 from llmc.emulator.session import Argument, DeviceArray, Schedule
 from llmc.ir.dims import Poly
 from llmc.ir.graph import Graph, Node, Value
@@ -111,7 +110,7 @@ def stored(value: Value, array: Array, is_packed: bool) -> Array:
     if isinstance(type_.layout, Panels):
         pad = -data.shape[1] % type_.layout.pad
         return np.pad(data, ((0, 0), (0, pad))).view(np.uint8).reshape(-1)
-    if not is_rowed(type_) or is_packed:
+    if not type_.is_rowed or is_packed:
         return data.reshape(-1).view(np.uint8)
     flat = data.reshape(len(data), -1).view(np.uint8)
     out = np.full((len(data), row_bytes(type_)), 0xFF, np.uint8)
@@ -132,7 +131,7 @@ def slots_of(body: Graph) -> list[CudaKvSlot]:
     slots: list[CudaKvSlot] = []
     for node in body.nodes:
         if isinstance(node.op, KvWrite):
-            (heads, d), (_, dv) = row_shape(node.inputs[1].tensor), row_shape(node.inputs[2].tensor)
+            (heads, d), (_, dv) = node.inputs[1].tensor.row_shape(), node.inputs[2].tensor.row_shape()
             offset = slots[-1].offset + slots[-1].num_bytes if slots else 0
             slots.append(CudaKvSlot(heads, d, dv, node.op.dtype, offset))
     return slots
@@ -142,7 +141,7 @@ def part(case: Case, first: int, rows: int) -> Case:
     """The case of some of its rows only."""
     symbol = "T" if case.params.counter == "tokens" else "R"
     arrays = {
-        v: a[first : first + rows] if is_rowed(v.tensor) and str(v.tensor.shape[0]) == symbol else a
+        v: a[first : first + rows] if v.tensor.is_rowed and str(v.tensor.shape[0]) == symbol else a
         for v, a in case.arrays.items()
     }
     return replace(case, arrays=arrays, counts=case.counts | {case.params.counter: rows})
@@ -235,7 +234,7 @@ def compare(case: Case, results: Results, slack: float = 1) -> None:
     want, cache = expected(case)
     for index, raw in results.outputs.items():
         type_ = case.body.outputs[index].tensor
-        width = int(np.prod(row_shape(type_), dtype=int)) * np.dtype(NUMPY[type_.dtype]).itemsize
+        width = int(np.prod(type_.row_shape(), dtype=int)) * np.dtype(NUMPY[type_.dtype]).itemsize
         n = case.num_rows
         got = np.ascontiguousarray(raw[:n, :width]).view(NUMPY[type_.dtype])
         check_close(

@@ -108,7 +108,8 @@ def test_a_code_that_cuda_python_does_not_know_is_named(tmp_path: Path) -> None:
     (tmp_path / "newer.cpp").write_text(NEWER)
     flags = ["-shared", "-fPIC", str(tmp_path / "newer.cpp"), "-o", str(tmp_path / "libcuda.so.1")]
     subprocess.run([*HostCompiler.default().command, *flags], check=True)
-    script = "from llmc.runtime.cuda.gpu import NoGpu, find_gpu\ntry: find_gpu()\nexcept NoGpu as error: print(error)\n"
+    script = "from llmc.runtime.cuda.driver.gpu import NoGpu, find_gpu\n"
+    script += "try: find_gpu()\nexcept NoGpu as error: print(error)\n"
     env = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
     assert "CUDA finds none here (cuInit: CUDA_ERROR 1234: this cuda-bindings (" in done.stdout, done.stderr

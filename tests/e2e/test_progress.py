@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from llmc.compiler import progress_console
+from llmc.compiler.commands import progress_console
 from llmc.compiler.commands.progress_console import amount_text, shown
 from llmc.compiler.progress import BYTES, Progress
 

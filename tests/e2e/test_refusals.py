@@ -357,6 +357,13 @@ def test_damaged_reports(engine: Path, llmc: Commands) -> None:
         refused(llmc.run("inspect", engine), "report.json", expected)
 
 
+def test_inspect_names_files_that_nobody_reads(engine: Path, llmc: Commands) -> None:
+    (engine / ".DS_Store").write_bytes(b"x")
+    (engine / "README.md").write_text("a hub's")
+    ended = llmc.run("inspect", engine)
+    assert ended.code == 0 and "nobody reads: .DS_Store, README.md" in " ".join(ended.stdout.split()), ended.stdout
+
+
 def test_names_that_look_like_markup(engine: Path, llmc: Commands) -> None:
     place = engine.rename(engine.parent / "x[")
     inside = place / "b]"
@@ -390,7 +397,9 @@ def test_what_verify_cannot_compare(
 def test_verify_cuts_its_texts_to_a_short_envelope(engine: Path, speaking: Path, llmc: Commands) -> None:
     ended = llmc.run("verify", engine, speaking, "--json")
     assert ended.code == 0, ended.stderr
-    assert max(text["num_tokens"] for text in json.loads(ended.stdout)["texts"]) == 128
+    found = json.loads(ended.stdout)
+    assert max(text["num_tokens"] for text in found["texts"]) == 128
+    assert found["verdict"] == "PASS" and found["text_path"]["disagreements"] == []
 
 
 @pytest.mark.parametrize("command", [("run", "-p", "x", "--max-tokens", "3"), ("inspect",)])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,15 @@ from e2e.engines import Engines
 from e2e.test_refusals import refused
 from safetensors import safe_open
 
-from llmc.codegen.cuda.target.assumptions import Assumptions
+from llmc.codegen.cuda.target.assumptions import ASSUMED, Assumptions
+from llmc.codegen.kv_groups import BLOCK_TOKENS
+from llmc.compiler.commands import roofline_console
+from llmc.compiler.commands.roofline_console import RooflineOptions, show_roofline
+from llmc.compiler.roofline.fit import shortage
 from llmc.compiler.roofline.open_subject import open_subject
-from llmc.compiler.roofline.predict import Kernel, Point, Prediction, Total, predict, prefill_steps
+from llmc.compiler.roofline.predict import CHUNK, Kernel, Point, Prediction, Total, predict, prefill_steps
+from llmc.compiler.targets.backend import Backend
+from llmc.compiler.targets.cuda import CudaBackend
 from llmc.compiler.targets.find import find_target
 from llmc.ir.ops.kernel import Scheme
 
@@ -64,7 +72,8 @@ def test_json(llmc: Commands, config: Path) -> None:
     )
     assert ended.code == 0, ended
     found = json.loads(ended.stdout)
-    assert set(found) == {"format", "predicted", "model", "chunk", "assumptions", "targets"}
+    assert set(found) == {"format", "predicted", "model", "chunk", "assumptions", "does_not_fit", "targets"}
+    assert found["does_not_fit"] == [] and found["model"]["ignored_settings"] == []
     assert found["predicted"] is True and found["format"] == 1
     assert found["model"]["dtype"] == "bf16" and found["targets"][0]["lowered_for"] is None
     checked(found["assumptions"], Assumptions)
@@ -202,6 +211,79 @@ def test_a_batch_that_does_not_fit(config: Path) -> None:
     assert one.points[0].fits is True and largest is not None
     fits, not_any_more = predict(lowering, target, [largest, largest + 1], 64).points
     assert fits.fits and not not_any_more.fits
+
+
+def small_gpu(config: Path, length: int) -> Callable[[str], Backend]:
+    """Targets by name, of which rtx4090 has not quite the memory for the weights and a sequence of this length."""
+    target = find_target("rtx4090")
+    assert isinstance(target, CudaBackend)
+    p = predict(open_subject(str(config), None).lowered(target), target, [1], length)
+    blocks = -(-length // BLOCK_TOKENS)
+    needed = p.weight_bytes + p.arena_bytes_per_token * CHUNK + p.arena_bytes_per_row
+    needed += p.kv_bytes_per_token * BLOCK_TOKENS * blocks
+    small = CudaBackend(replace(target.target, memory_bytes=int((needed - 1) / ASSUMED.memory)))
+    return lambda name: small if name == "rtx4090" else find_target(name)
+
+
+def test_a_model_that_does_not_fit(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said first, with what would fit; no time is predicted of what cannot run."""
+    monkeypatch.setattr(roofline_console, "find_target", small_gpu(config, 64))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert show_roofline(RooflineOptions(str(config), "rtx4090,h100", "1", length=64)) == 0
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert "in bf16 does not fit on one rtx4090: 0.0 GB of weights and" in first and "of 64 tokens" in first, first
+    assert second.startswith(
+        "it would fit on a100 or l40s or rtx4090 or h100 or h200 or b200, with --length 32 or less"
+    )
+    rows = [line for line in rest if line.strip().startswith(("rtx4090 ", "h100 ")) and "GB/s" not in line]
+    assert "does not fit" in rows[0] and not re.search(r"\d\.\d", rows[0]) and re.search(r"\d\.\d", rows[1])
+    assert "h100, batch 1: decode" in "\n".join(rest)  # the first that fits
+
+    assert show_roofline(RooflineOptions(str(config), "rtx4090", "1", length=64)) == 0
+    assert "TPOT" not in capsys.readouterr().out
+    assert show_roofline(RooflineOptions(str(config), "rtx4090", "1", length=64, as_json=True)) == 0
+    (lack,) = json.loads(capsys.readouterr().out)["does_not_fit"]
+    assert lack["target"] == "rtx4090" and lack["longest"] == 32 and lack["gpus"] == 2
+    assert show_roofline(RooflineOptions(str(config), "rtx4090", "1", length=32)) == 0
+    assert "does not fit" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("weights", "target", "dtype", "fits", "ways"),
+    [
+        (
+            141,
+            "h100",
+            "bf16",
+            ("h200", "b200"),
+            "it would fit on h200 or b200; 2 of h100 have the memory, but an engine",
+        ),
+        (32, "rtx4090", "f32", ("a100", "l40s", "h100", "h200", "b200"), ", with --dtype bf16; 2 of rtx4090"),
+        (500, "a100", "bf16", (), "it fits on no GPU here; 7 of a100 have the memory"),
+    ],
+)
+def test_what_would_fit(weights: int, target: str, dtype: str, fits: tuple[str, ...], ways: str) -> None:
+    gpu = find_target(target)
+    weight_bytes, memory = int(weights * 1e9), gpu.memory_bytes
+    found = Prediction(target, "", None, None, {}, memory, weight_bytes, 327_680, 100_000, 500_000, 0, ())
+    lack = shortage(found, gpu, dtype, 1024, CHUNK)
+    assert lack is not None and lack.fits == fits
+    assert ways in lack.lines("m", dtype, 1024)[1]
+    assert shortage(replace(found, largest_batch=1), gpu, dtype, 1024, CHUNK) is None
+
+
+def test_the_length_is_what_the_model_has_where_none_is_asked_for(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GPT-2 has 1,024 positions, and one of them is for an answer."""
+    settings = json.loads((config / "config.json").read_text()) | {"max_position_embeddings": 100}
+    (config / "config.json").write_text(json.dumps(settings))
+    assert show_roofline(RooflineOptions(str(config), "h100", "1")) == 0
+    assert "predicted, 99 tokens per sequence" in capsys.readouterr().out
+    assert show_roofline(RooflineOptions(str(config), "h100", "1", length=100)) == 2
+    assert "has 100 positions, for answers as well" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("batch, length, chunk", [(1, 100, 32), (5, 7, 32), (3, 32, 32), (1, 1, 1), (9, 31, 32)])

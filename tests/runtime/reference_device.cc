@@ -120,13 +120,14 @@ static int32_t choose(const LlmcSampling& q, const float* raw) {
 }
 
 static void log_probs(const LlmcStep* s, int row, const float* logits, int32_t chosen, int count) {
+  // Of the raw logits, normalised over the ids that can be sampled (docs/runtime.md).
   double top = -INFINITY, total = 0;
-  for (int v = 0; v < VOCAB; ++v) top = std::max(top, (double)logits[v]);
-  for (int v = 0; v < VOCAB; ++v) total += exp(logits[v] - top);
+  for (int v = 0; v < NUM_VALID; ++v) top = std::max(top, (double)logits[v]);
+  for (int v = 0; v < NUM_VALID; ++v) total += exp(logits[v] - top);
   double norm = top + log(total);
   s->out_logprob[row] = (float)(logits[chosen] - norm);
-  std::vector<int> order(VOCAB);
-  for (int v = 0; v < VOCAB; ++v) order[v] = v;
+  std::vector<int> order(NUM_VALID);
+  for (int v = 0; v < NUM_VALID; ++v) order[v] = v;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
   for (int i = 0; i < count; ++i) {
     s->out_top_ids[row * LLMC_MAX_LOGPROBS + i] = order[i];

@@ -85,7 +85,7 @@ def generate(prompt, params, seed, eos=(), max_len=10**9, window=None):
         raw = logits(tokens, window)
         early = len(tokens) - len(prompt) < params.min_tokens
         token = choose(raw, tokens, len(prompt), params, seed, stop_ids if early else ())
-        logprobs.append(float(np.float32(log_softmax(raw)[token])))
+        logprobs.append(float(np.float32(log_softmax(raw[:NUM_VALID])[token])))
         tokens.append(token)
         if token in stop_ids:
             break

@@ -5,6 +5,7 @@ import json
 import os
 import pydoc
 import random
+import re
 import shutil
 import stat
 
@@ -19,6 +20,7 @@ from llmc.runtime.artifact.artifact import (
     read_manifest,
     render_manifest,
     seal,
+    unread_files,
 )
 from llmc.runtime.artifact.features import Machine
 from llmc.runtime.artifact.hashing import digest
@@ -51,6 +53,34 @@ def edit_manifest(folder, change):
     plain.pop("checksum")
     change(plain)
     (folder / "manifest.json").write_bytes(render_json({**plain, "checksum": digest(render_json(plain))}))
+
+
+def test_a_damaged_manifest_is_told_by_what_differs(make_engine):
+    """Never by two numbers that are the same."""
+    folder = make_engine()
+    path = folder / "manifest.json"
+    sound = path.read_bytes()
+    n = len(sound)
+    edited = sound.replace(b'"max_batch": ', b'"max_batch": 1', 1)
+    again = "; copy or build the engine again"
+    for content, kind, match in (
+        (sound[:-1], ChecksumMismatch, f"{n - 1} bytes, expected {n}; the first difference is at byte {n - 1}{again}"),
+        (sound + b" ", ChecksumMismatch, f"{n + 1} bytes, expected {n}; the first difference is at byte {n}{again}"),
+        (b" " + sound, ChecksumMismatch, f"{n + 1} bytes, expected {n}; the first difference is at byte 0{again}"),
+        (
+            edited,
+            ChecksumMismatch,
+            rf"its content has the checksum \w+\.\.\., not \w+\.\.\., which stands in it{again}",
+        ),
+        (sound[:-100], ManifestInvalid, f"not JSON: .*: the manifest is damaged{again}"),
+        (b"", ManifestInvalid, f"not JSON: .*: the manifest is damaged{again}"),
+    ):
+        path.write_bytes(content)
+        refuse(folder, kind, match)
+    path.write_bytes(edited)
+    with pytest.raises(ChecksumMismatch) as caught:
+        read_manifest(folder)
+    assert len(set(re.findall(r"\w{16}(?=\.\.\.)", str(caught.value)))) == 2
 
 
 def group_of(plain):
@@ -115,14 +145,26 @@ def test_truncated_and_grown_files_are_found(make_engine, damage):
     open_artifact(folder).close()
 
 
-def test_missing_extra_and_swapped_files(make_engine):
+def test_files_that_nobody_reads_are_no_damage(make_engine):
+    """A folder that was browsed or cloned from a hub is the engine still; and it can be said what they are."""
+    folder = make_engine()
+    extra = [".DS_Store", ".gitattributes", "README.md", "kernels/cpu/.nfs0001", "plans/cpu/notes.txt"]
+    for name in extra:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    with Engine.load(folder) as engine:
+        assert unread_files(folder, engine.manifest) == sorted(extra)
+        assert engine.generate([[4]], max_tokens=1)
+        # What the manifest does not name is not read under any name.
+        with pytest.raises(FileMismatch, match=r"has no README\.md"):
+            engine.artifact.path("README.md")
+
+
+def test_missing_and_swapped_files(make_engine):
     folder = make_engine()
     (folder / "tokenizer.json").rename(folder / "other.json")
     refuse(folder, FileMismatch, "tokenizer.json: missing")
     (folder / "other.json").rename(folder / "tokenizer.json")
-    (folder / "notes.txt").write_text("mine")
-    refuse(folder, FileMismatch, "notes.txt: not part of the engine")
-    (folder / "notes.txt").unlink()
     source = folder / "kernels/cpu/src/model.cc"
     source.write_bytes(source.read_bytes()[::-1])
     refuse(folder, ChecksumMismatch, "model.cc: content is damaged")

@@ -1,5 +1,6 @@
 """Chat templates: rendered as transformers renders them, with user text walled off, and bounded."""
 
+import itertools
 import threading
 import time
 
@@ -238,8 +239,38 @@ def test_where_the_template_comes_from(make_engine):
     ):
         with Engine.load(make_engine(name, template=None, config=config)) as engine:
             assert engine.tokenizer.decode(engine.encode_chat([user("x")])).startswith("S")
+    both = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+    for name, template, config in (("two", None, both), ("file", "D", both[:1])):
+        with Engine.load(make_engine(name, template=template, config={"chat_template": config})) as engine:
+            assert engine.chat_template.render([user("x")]) == "D"
+            assert engine.chat_template.render([user("x")], tools=[{"name": "f"}]) == "T"
+            assert engine.chat_template.render([user("x")], tools=None) == "D"
     with (
         Engine.load(make_engine("none", template=None)) as engine,
         pytest.raises(ChatTemplateError, match="--raw"),
     ):
         engine.encode_chat([user("x")])
+
+
+def conversation(*contents: str) -> list[dict[str, str]]:
+    roles = itertools.cycle(("user", "assistant"))
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=False)]
+
+
+def test_a_chat_that_does_not_fit_loses_its_oldest_turns_and_keeps_its_system_message() -> None:
+    system = {"role": "system", "content": "be brief"}
+    chat = [system, *conversation("one", "1", "two", "2", "three")]
+    whole = CHATML.encode(chat)
+    fitted = CHATML.fit(chat, len(whole))
+    assert (fitted.ids, fitted.messages, fitted.num_dropped) == (whole, chat, 0)
+    without = [system, *chat[3:]]
+    fitted = CHATML.fit(chat, len(whole) - 1)
+    assert (fitted.ids, fitted.messages, fitted.num_dropped) == (CHATML.encode(without), without, 2)
+    for least in (len(CHATML.encode([system, chat[-1]])), 1):  # the last turn stays, too long or not
+        assert CHATML.fit(chat, least).messages == [system, chat[-1]]
+
+
+def test_what_belongs_to_a_turn_goes_with_it() -> None:
+    call = [{"role": "assistant", "content": "call"}, {"role": "tool", "content": "42"}]
+    chat = [{"role": "user", "content": "a"}, *call, *conversation("b")]
+    assert CHATML.fit(chat, len(CHATML.encode(chat)) - 1).messages == chat[-1:]

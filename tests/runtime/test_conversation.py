@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from llmc.runtime import Engine
+from llmc.runtime.artifact.artifact import read_manifest, seal
 from llmc.runtime.errors import ChatTemplateError
 from llmc.runtime.terminal.run import RunOptions, run
 from llmc.runtime.terminal.typed_messages import Typed, read_message
@@ -80,6 +83,20 @@ def test_clear_forgets(options: RunOptions) -> None:
 @pytest.mark.parametrize("leave", ["/bye", "/exit", "/quit"])
 def test_leaving(options: RunOptions, leave: str) -> None:
     assert chat(options, leave) == ([], "reference (f32); /help lists the commands, Ctrl-C stops an answer\n")
+
+
+def test_the_banner_says_what_the_weights_were_made_of(shared_engine: Path, tmp_path: Path) -> None:
+    for report, said in (
+        ({"model": {"stored_as": "Q4_1 x210"}}, "reference (f32, made of Q4_1 x210); /help"),
+        ({"model": {"stored_as": None}}, "reference (f32); /help"),
+        ([], "reference (f32); /help"),
+    ):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        shutil.copytree(shared_engine, folder)
+        (folder / "manifest.json").unlink()
+        (folder / "report.json").write_text(json.dumps(report))
+        seal(folder, read_manifest(shared_engine))
+        assert chat(RunOptions(folder), "/bye")[1].startswith(said)
 
 
 def test_ctrl_d_leaves_and_ctrl_c_drops_what_was_typed(options: RunOptions) -> None:

@@ -99,3 +99,49 @@ def test_special_tokens_are_silent_and_split_nothing():
     control = tokenizer._inner.token_to_id("<|im_end|>")
     mixed = [control, *(x for token in ids for x in (token, control))]
     assert "".join(stream(tokenizer, mixed)) == "hello hello"
+
+
+def text_after(tokenizer: Tokenizer, prompt: list[int], answer: list[int]) -> str:
+    """What transformers' text-generation pipeline shows: the decode of all less that of the prompt."""
+    whole, before = tokenizer.decode([*prompt, *answer]), tokenizer.decode(prompt)
+    while not whole.startswith(before):  # its last character was not complete
+        before = before[:-1]
+    return whole[len(before) :]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_an_answer_is_what_it_adds_to_the_prompts_text(kind: str, data: st.DataObject) -> None:
+    tokenizer = TOKENIZERS[kind]
+    token = st.integers(0, tokenizer._inner.get_vocab_size() + 3).filter(lambda id: id not in tokenizer.byte_ids)
+    prompt = data.draw(st.lists(token, max_size=8) | st.sampled_from(TEXTS).map(tokenizer.encode))
+    byte = st.sampled_from(sorted(tokenizer.byte_ids)) if tokenizer.byte_ids else token
+    # One byte too many would spoil a run of bytes at the prompt's end, whose text is out already.
+    answer = data.draw(st.lists(token, max_size=1).flatmap(lambda first: st.lists(token | byte).map(first.__add__)))
+    ends_in_bytes = any(t in tokenizer.byte_ids for t in prompt)
+    if ends_in_bytes and answer[:1] and answer[0] in tokenizer.byte_ids:
+        answer = answer[1:]
+        answer = [t for t in answer if t not in tokenizer.byte_ids]
+    detokenizer = StreamDetokenizer(tokenizer, prompt)
+    pieces = [*(detokenizer.add(t) for t in answer), detokenizer.finish()]
+    assert "".join(pieces) == text_after(tokenizer, prompt, answer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_text_that_is_cut_into_prompt_and_answer_joins_again(kind: str, cut: int) -> None:
+    """Words keep their space, and a character that the cut goes through comes out once."""
+    tokenizer = TOKENIZERS[kind]
+    ids = tokenizer.encode("hello hello 世界 日本 é")
+    detokenizer = StreamDetokenizer(tokenizer, ids[:cut])
+    answer = "".join([*(detokenizer.add(t) for t in ids[cut:]), detokenizer.finish()])
+    assert tokenizer.decode(ids[:cut]).rstrip("\ufffd") + answer == tokenizer.decode(ids)
+
+
+def test_the_first_word_of_a_continuation_keeps_its_space() -> None:
+    tokenizer = TOKENIZERS["llama2"]
+    hello, control = (tokenizer._inner.token_to_id(t) for t in ("▁hello", "<|im_end|>"))
+    assert StreamDetokenizer(tokenizer, [hello]).add(hello) == " hello"
+    assert StreamDetokenizer(tokenizer, [hello, control]).add(hello) == " hello"
+    assert StreamDetokenizer(tokenizer, [control]).add(hello) == "hello"  # a text begins

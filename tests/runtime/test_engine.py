@@ -227,11 +227,20 @@ def test_logits_of_any_rows_in_any_chunks(engine):
 def test_scores_are_log_probabilities_of_the_raw_logits(engine):
     tokens = [5, 17, 200, 3, 3, 90]
     scores = engine.score(tokens)
-    expected = [oracle.log_softmax(oracle.logits(tokens[:i]))[tokens[i]] for i in range(1, 6)]
+    valid = [oracle.log_softmax(oracle.logits(tokens[:i])[: oracle.NUM_VALID]) for i in range(1, 6)]
+    expected = [row[token] for row, token in zip(valid, tokens[1:], strict=True)]
     np.testing.assert_allclose(scores, expected, rtol=1e-12)
     assert engine.score([1]).shape == (0,)
     with pytest.raises(NonFiniteLogits):
         engine.score([1, oracle.POISON, 2])
+    assert engine.score([1, oracle.NUM_VALID, 2])[0] == -np.inf  # a row that pads the head is never sampled
+
+
+def test_scores_and_logprobs_are_of_the_same_rows(engine):
+    prompt = [5, 17, 200]
+    (answer,) = engine.generate([prompt], temperature=0, max_tokens=6, ignore_eos=True, logprobs=3)
+    scores = engine.score([*prompt, *answer.token_ids])[len(prompt) - 1 :]
+    np.testing.assert_allclose([one.logprob for one in answer.logprobs], scores, rtol=1e-6)
 
 
 def test_logits_while_others_decode(engine):

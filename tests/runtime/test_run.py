@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import reference_oracle as oracle
@@ -256,3 +257,14 @@ def test_streams_to_a_pipe(shared_engine):
     assert done.returncode == 0 and done.stderr == b""
     expected = answer(shared_engine, [{"role": "user", "content": "the"}], max_tokens=20).text
     assert done.stdout == expected.encode("ascii", "replace") + b"\n"
+
+
+def test_a_chat_whose_history_is_full_goes_on_without_its_oldest_turns(shared_engine: Path) -> None:
+    out, notices = io.StringIO(), io.StringIO()
+    typed = lines_of(*(f"{n} " + "x" * 40 for n in range(6)))
+    run(RunOptions(shared_engine, max_tokens=30, system="S"), out, typed, notices)
+    said = notices.getvalue()
+    assert "error" not in said and said.count("TTFT") == 6
+    # Of 256 tokens a turn takes 43 + 30 and what the template writes: from the third on one goes for each that comes.
+    left_out = re.findall(r"the context is full: the oldest (\d+) messages are left out", said)
+    assert left_out == ["2", "4", "6", "8"]

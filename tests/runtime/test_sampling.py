@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -161,3 +162,45 @@ def test_defaults_of_the_model():
     assert model_defaults(GenerationDefaults(do_sample=True, temperature=0.6)) == {"temperature": 0.6}
     assert model_defaults(GenerationDefaults(do_sample=True)) == {}
     assert model_defaults(GenerationDefaults(do_sample=True, max_new_tokens=9)) == {"max_tokens": 9}
+    stated = GenerationDefaults(do_sample=True, presence_penalty=1.5, min_new_tokens=5, stop_strings=("x",))
+    assert model_defaults(stated) == {"presence_penalty": 1.5, "min_tokens": 5, "stop": ("x",)}
+    assert model_defaults(stated, max_tokens=3)["min_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"temperature": np.float32(0.5), "top_p": np.float64(0.25)}, {"temperature": 0.5, "top_p": 0.25}),
+        ({"temperature": np.int64(0), "min_p": np.float16(0.5)}, {"temperature": 0, "min_p": 0.5}),
+        ({"top_k": np.int32(7), "seed": np.uint64(2**64 - 1)}, {"top_k": 7, "seed": 2**64 - 1}),
+        ({"ignore_eos": np.bool_(True), "logprobs": np.int8(3)}, {"ignore_eos": True, "logprobs": 3}),
+        ({"stop_token_ids": np.array([1, 2])}, {"stop_token_ids": (1, 2)}),
+        ({"logit_bias": {np.int64(4): np.float32(1.5)}}, {"logit_bias": {4: 1.5}}),
+        ({"stop": np.str_("x")}, {"stop": "x"}),
+    ],
+)
+def test_numpy_scalars_are_the_numbers_that_they_stand_for(given: dict[str, Any], meant: dict[str, Any]) -> None:
+    params = SamplingParams(**given)
+    assert params == SamplingParams(**meant)
+    values = [*vars(params).values(), *params.stop_token_ids, *params.logit_bias, *params.logit_bias.values()]
+    assert not any(isinstance(value, np.generic) for value in values)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", np.float32("nan")),
+        ("temperature", np.bool_(True)),
+        ("temperature", np.complex64(1)),
+        ("top_k", np.float32(5)),
+        ("top_k", np.int64(-1)),
+        ("seed", np.bool_(False)),
+        ("ignore_eos", np.int64(1)),
+        ("max_tokens", np.array(3)),
+        ("stop_token_ids", np.array([0.5])),
+        ("logit_bias", {np.float32(1): 1.0}),
+    ],
+)
+def test_numpy_scalars_are_validated_like_others(field: str, value: object) -> None:
+    with pytest.raises(InvalidParameter, match=field):
+        SamplingParams(**{field: value})  # type: ignore[arg-type]

@@ -99,9 +99,9 @@ def test_a_vocabulary_that_spells_control_tokens_refuses_rather_than_obeys():
 
 def test_template_variables_come_from_the_config_or_the_manifest():
     tokens = SpecialTokens(1, (2, 4), 2, False)
-    config = {"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "unk_token": None}
+    config = {"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "unk_token": None, "add_bos_token": True}
     tokenizer = Tokenizer(KINDS["llama2"](), tokens, config)
-    assert tokenizer.template_variables == {"bos_token": "<s>", "eos_token": "<|im_end|>", "pad_token": "</s>"}
+    assert tokenizer.template_variables == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
     tokenizer = Tokenizer(KINDS["llama2"](), tokens, {})
     assert tokenizer.template_variables == {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
 

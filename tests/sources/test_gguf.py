@@ -145,7 +145,7 @@ def test_a_llama_comes_back_as_it_was(tmp_path: Path, tied: bool) -> None:
     path = tmp_path / "m.gguf"
     write_gguf(path, "llama", llama_metadata(model), llama_tensors(model))
     source = open_source(str(path))
-    assert (source.name, source.format, source.quantization) == ("tiny", SourceFormat.GGUF, None)
+    assert (source.name, source.format, source.quantization) == ("m", SourceFormat.GGUF, None)
     assert source.config.rms_norm_eps == F32_1E5  # the file's float32, not a prettier decimal
     assert source.config.tie_word_embeddings is tied
     assert source.generation.eos == (2, 3)  # eos and eot

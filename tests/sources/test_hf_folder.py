@@ -80,7 +80,7 @@ def test_the_tokenizer_is_the_one_transformers_runs(folder: Path, add_bos: bool)
     assert json.loads(files.tokenizer_config_json)["eos_token"] == "</s>"
 
 
-@pytest.mark.parametrize("single", ["$A </s>", "<s> $A </s>", "<|end|> $A"])
+@pytest.mark.parametrize("single", ["$A </s>", "<s> $A </s>", "<s> <|end|> $A"])
 def test_special_tokens_other_than_a_first_bos_are_refused(folder: Path, single: str) -> None:
     """Transformers would put them around every prompt; an engine does not."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -100,6 +100,21 @@ def test_chat_template_file_wins_and_missing_tokenizer_is_none(folder: Path) -> 
     assert open_source(str(folder)).tokenizer is None
 
 
+def test_of_several_templates_the_default_one_and_that_for_tools_are_kept(
+    folder: Path, edit_json: Callable[..., None]
+) -> None:
+    named = [{"name": name, "template": name.upper()} for name in ("tool_use", "rag", "default")]
+    edit_json("tokenizer_config.json", chat_template=named)
+    tokenizer = open_source(str(folder)).tokenizer
+    assert tokenizer is not None and tokenizer.chat_template == "DEFAULT"
+    kept = json.loads(tokenizer.tokenizer_config_json)["chat_template"]
+    assert kept == [{"name": "tool_use", "template": "TOOL_USE"}]
+    theirs = AutoTokenizer.from_pretrained(str(folder))
+    for tools, expected in ((None, "DEFAULT"), ([{"name": "f"}], "TOOL_USE")):
+        said = theirs.apply_chat_template([{"role": "user", "content": "x"}], tools=tools, tokenize=False)
+        assert said == expected
+
+
 def test_config_keys_that_transformers_ignores_are_listed(folder: Path, edit_json: Callable[..., None]) -> None:
     edit_json(
         "config.json",
@@ -110,7 +125,12 @@ def test_config_keys_that_transformers_ignores_are_listed(folder: Path, edit_jso
     )
     source = open_source(str(folder))
     # auto_map of a model type that transformers has itself is not run, hence listed
-    assert source.ignored_config_keys == ("auto_map", "foo_scale")
+    assert source.config_file is not None
+    assert [str(s) for s in source.config_file.unused] == [
+        "auto_map",
+        "foo_scale",
+        "rope_parameters (rope_scaling counts)",
+    ]
     assert source.config.rope_parameters["factor"] == 2.0  # translated, not ignored
 
 

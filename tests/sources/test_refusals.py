@@ -134,7 +134,8 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": "big"}, "hidden_size"),
     *(({"max_position_embeddings": n}, f"max_position_embeddings is {n}, expected 2 or more") for n in (-1, 0, 1)),
     ({"rms_norm_eps": float("nan")}, "config.json: NaN is not a JSON number"),
-    ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000, no model has more than 10000 layers"),
+    *(({"num_hidden_layers": n}, f"num_hidden_layers is {n}, expected 1 to 10000 layers") for n in (-1, 0, 10**12)),
+    ({"num_attention_heads": 0}, "num_attention_heads is 0, which transformers cannot use: integer modulo by zero"),
     (
         {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 10**9},
         "num_hidden_layers is 1000000000,",  # whose config class makes a list of that length
@@ -153,6 +154,12 @@ def test_configs(folder: Path, edit_json: Edit, changes: dict[str, Any], expecte
     assert expected in refusal(folder)
 
 
+def test_an_architecture_is_known_in_any_case(folder: Path, edit_json: Edit) -> None:
+    """MPT's checkpoints say MPTForCausalLM, and transformers' class is MptForCausalLM."""
+    edit_json("config.json", architectures=["LLaMAForCausalLM"])
+    open_source(str(folder))
+
+
 def test_quantiser_files_and_adapters(folder: Path) -> None:
     (folder / "hf_quant_config.json").write_text("{}")
     assert "quantised checkpoint (modelopt)" in refusal(folder)
@@ -165,8 +172,11 @@ GENERATION: list[tuple[dict[str, Any], str]] = [
     ({"num_beams": 4}, "num_beams = 4"),
     ({"suppress_tokens": [3]}, "suppress_tokens = [3]"),
     ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size = 3"),
-    ({"stop_strings": ["x"]}, "stop_strings"),
-    ({"a_setting_of_tomorrow": 1}, "a_setting_of_tomorrow"),
+    ({"stop_strings": [3]}, "stop_strings = [3] is neither a text nor a list of texts"),
+    ({"typical_p": 0.95}, "typical_p = 0.95"),
+    ({"min_new_tokens": -1}, "min_new_tokens = -1"),
+    ({"num_beams": 2, "length_penalty": 2.0}, "num_beams = 2"),
+    ({"presence_penalty": "1.5"}, "presence_penalty = '1.5'"),
     ({"temperature": -1}, "temperature = -1"),
     ({"top_p": 1.5}, "top_p = 1.5"),
     ({"eos_token_id": "two"}, "token id 'two'"),

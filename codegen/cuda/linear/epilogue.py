@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from llmc.codegen.cuda.expression import statements
 from llmc.codegen.cuda.plan.formats import row_bytes
-from llmc.ir.dims import Poly
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.kernel import PackedLinear
 from llmc.ir.ops.pointwise import Cast
@@ -101,7 +100,7 @@ def _without_last_rounding(body: Graph, out: Value, text: dict[Value, str]) -> l
 
 
 def _columns(name: str, type_: TensorType) -> str:
-    if isinstance(type_.shape[0], Poly):
+    if type_.is_rowed:
         return f"row_at({name}, row, {row_bytes(type_)}) + col"
     return f"{name} + col"
 

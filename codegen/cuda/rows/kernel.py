@@ -23,7 +23,7 @@ from llmc.codegen.cuda.plan.kv import KV_BLOCK, CudaKvSlot
 from llmc.codegen.cuda.rows.emit import emit_loops, stored_type
 from llmc.codegen.cuda.rows.expand import expand
 from llmc.codegen.cuda.rows.loops import LoopPlan, Sink, plan_loops
-from llmc.codegen.cuda.rows.terms import Load, Memory, Number, Space, Term, Terms, is_rowed, row_shape, visit
+from llmc.codegen.cuda.rows.terms import Load, Memory, Number, Space, Term, Terms, visit
 from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.codegen.memory import Life, RowKind, place_buffers
 from llmc.codegen.strided import Strided, dense
@@ -135,12 +135,12 @@ class _Writer:
         plain = {"view", "permute", "expand", "slice", "unary", "binary", "where", "cast", "gather_rows"}
         kinds = list(dict.fromkeys(op for op in ops if op not in plain)) or list(dict.fromkeys(ops)) or ["copy"]
         values = [v for v in (*self.original.inputs, *self.original.outputs) if isinstance(v.type, TensorType)]
-        width = max((prod(row_shape(v.tensor)) for v in values if is_rowed(v.tensor)), default=1)
+        width = max((prod(v.tensor.row_shape()) for v in values if v.tensor.is_rowed), default=1)
         return f"{'_'.join(kinds)[:48]}_w{width}"
 
     def counter(self) -> str:
         values = [v for v in (*self.body.outputs, *self.body.inputs) if isinstance(v.type, TensorType)]
-        rowed = next((v for v in values if is_rowed(v.tensor)), None)
+        rowed = next((v for v in values if v.tensor.is_rowed), None)
         symbol = row_symbol(rowed.tensor) if rowed else ""
         if symbol not in _COUNTERS:
             raise IRError(f"rows kernel: its rows are counted by {symbol or 'nothing'}, expected T or R")
@@ -158,12 +158,12 @@ class _Writer:
                 raise IRError(f"rows kernel: no code reads %{value.name} of {type_}")
             cpp = stored_type(type_.dtype)
             self.arguments.append(KernelArgument(name, f"const {cpp}*", Input(index), str(type_)))
-            if not is_rowed(type_):
-                self.memory[value] = Memory(name, type_.dtype, Space.GLOBAL, prod(row_shape(type_)))
+            if not type_.is_rowed:
+                self.memory[value] = Memory(name, type_.dtype, Space.GLOBAL, prod(type_.row_shape()))
                 continue
-            self.memory[value] = Memory(f"{name}_row", type_.dtype, Space.GLOBAL, prod(row_shape(type_)))
+            self.memory[value] = Memory(f"{name}_row", type_.dtype, Space.GLOBAL, prod(type_.row_shape()))
         for index, value in enumerate(self.body.inputs):
-            if value in self.memory and is_rowed(value.tensor):
+            if value in self.memory and value.tensor.is_rowed:
                 name, cpp = _argument_name(value, index), stored_type(value.tensor.dtype)
                 stride = value.tensor.dtype.num_bytes if value in self.packed else row_bytes(value.tensor)
                 pointer = f"row_of({name}, {self.row_read(value)}, {stride})"
@@ -209,7 +209,7 @@ class _Writer:
 
     def scalar(self, value: Value) -> str:
         """A variable with an integer of the row, computed from inputs alone."""
-        if prod(row_shape(value.tensor)) != 1:
+        if prod(value.tensor.row_shape()) != 1:
             raise IRError(f"rows kernel: %{value.name} of {value.type} is not one integer per row")
         term = self.terms.of(value, ())
         text: dict[int, str] = {}
@@ -224,12 +224,12 @@ class _Writer:
             if isinstance(value.type, CacheType):
                 continue
             type_ = value.tensor
-            if type_.dtype not in _STORED_INPUTS or type_.layout is not None or not is_rowed(type_):
+            if type_.dtype not in _STORED_INPUTS or type_.layout is not None or not type_.is_rowed:
                 raise IRError(f"rows kernel: no code writes %{value.name} of {type_}")
             cpp = stored_type(type_.dtype)
             self.arguments.append(KernelArgument(f"out_{index}", f"{cpp}*", Output(index), str(type_)))
             self.lines.append(f"{cpp}* out_{index}_row = row_of(out_{index}, row, {row_bytes(type_)});")
-            shape = row_shape(type_)
+            shape = type_.row_shape()
             memory = Memory(f"out_{index}_row", type_.dtype, Space.GLOBAL, prod(shape))
             sinks.append(Sink(value, memory, dense(shape)))
         return sinks
@@ -245,7 +245,7 @@ class _Writer:
         op = node.op
         assert isinstance(op, KvWrite)
         _, k, v, positions, seqs = node.inputs
-        (heads, key_dim), (_, value_dim) = row_shape(k.tensor), row_shape(v.tensor)
+        (heads, key_dim), (_, value_dim) = k.tensor.row_shape(), v.tensor.row_shape()
         try:
             slot = CudaKvSlot(heads, key_dim, value_dim, op.dtype, 0)
         except ValueError as error:
@@ -317,6 +317,6 @@ def _width(node: Node) -> int:
 
 def _argument_name(value: Value, index: int) -> str:
     """A C++ name that is the same in every layer: rows are x, weights go by the last part of their name."""
-    rowed = is_rowed(value.tensor) and value.tensor.rank > 1
+    rowed = value.tensor.is_rowed and value.tensor.rank > 1
     stem = "x" if rowed else re.sub(r"\W|_?\d+", "_", value.name.rpartition(".")[2]).strip("_")
     return f"{stem or 'w'}_{index}"

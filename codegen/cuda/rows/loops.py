@@ -24,9 +24,7 @@ from llmc.codegen.cuda.rows.terms import (
     Space,
     Term,
     Terms,
-    is_rowed,
     movement,
-    row_shape,
     term_cost,
     visit,
 )
@@ -210,7 +208,7 @@ class _Planner:
 
     def keep(self, value: Value) -> None:
         """The value's row in shared memory."""
-        shape = row_shape(value.tensor)
+        shape = value.tensor.row_shape()
         memory = self.fresh(value.tensor.dtype, prod(shape))
         self.write(value, memory, dense(shape))
         self.terms.memory[value] = memory
@@ -242,7 +240,7 @@ class _Planner:
             ):
                 value = source
                 continue
-            moved = at.viewed(row_shape(source.tensor)) if isinstance(node.op, View) else None
+            moved = at.viewed(source.tensor.row_shape()) if isinstance(node.op, View) else None
             if moved is None or source not in self.terms.producers:
                 break
             movement(node)
@@ -253,12 +251,12 @@ class _Planner:
         """Loops that compute the value into `at`, part by part of a concatenation."""
         node = self.terms.producers.get(value)
         if node is not None and isinstance(node.op, Concat):
-            axis = node.op.axis - is_rowed(node.output.tensor)
+            axis = node.op.axis - node.output.tensor.is_rowed
             if axis < 0:
                 raise IRError(f"rows kernel: {node.op} at {node.loc or 'no module'} mixes rows")
             start = 0
             for part in node.inputs:
-                stop = start + row_shape(part.tensor)[axis]
+                stop = start + part.tensor.row_shape()[axis]
                 self.sink(Sink(part, memory, at.sliced(axis, start, stop)))
                 start = stop
             return
@@ -276,10 +274,10 @@ class _Planner:
     def reduce(self, node: Node, op: Reduce) -> None:
         (x,) = node.inputs
         where = f"{node.op.mnemonic()} at {node.loc or 'no module'}"
-        axis = op.axis - is_rowed(x.tensor)
+        axis = op.axis - x.tensor.is_rowed
         if x.tensor.dtype is not DType.F32 or axis < 0:
             raise IRError(f"rows kernel: {where} over axis {op.axis} of {x.type}: only f32 inside a row is reduced")
-        shape = row_shape(x.tensor)
+        shape = x.tensor.row_shape()
         last = [*(i for i in range(len(shape)) if i != axis), axis]
         width, outer = shape[axis], prod(shape) // max(shape[axis], 1)
         term = self.terms.walked(x, lambda s: s.permuted(last))
@@ -313,7 +311,7 @@ class _Planner:
                     if not isinstance(term, Compute) or (term.value, term.key) in seen:
                         continue
                     seen.add((term.value, term.key))
-                    size = prod(row_shape(term.value.tensor))
+                    size = prod(term.value.tensor.row_shape())
                     if size == 1:
                         continue  # the same for the whole loop: computed once by each thread
                     work[term.value] = work.get(term.value, 0.0) + prod(term.key.shape) / size
@@ -324,7 +322,7 @@ class _Planner:
         for node in self.body.nodes:
             for value in node.outputs:
                 again = value in spread and work[value] > 1 and value not in self.wanted
-                if again and cost[value] >= RECOMPUTED and prod(row_shape(value.tensor)) <= KEPT:
+                if again and cost[value] >= RECOMPUTED and prod(value.tensor.row_shape()) <= KEPT:
                     return value
         return None
 

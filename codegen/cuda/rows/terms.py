@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 from llmc.codegen.cuda.expression import POINTWISE, literal
 from llmc.codegen.strided import Strided, dense
-from llmc.ir.dims import Dim, Poly
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.constant import Scalar
 from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
 from llmc.ir.ops.shape import Concat, Expand, GatherRows, Permute, Slice, View
-from llmc.ir.types import DType, TensorType
+from llmc.ir.types import DType
 
 Walk = Callable[[Strided], Strided]
 
@@ -93,12 +92,12 @@ class Terms:
         if node is not None and isinstance(node.op, Scalar):
             return Number(literal(node.op.value, node.op.dtype))
         if value in self.memory:
-            key = walk(dense(row_shape(value.tensor)))
+            key = walk(dense(value.tensor.row_shape()))
             return self._made.setdefault((value, key), Load(value, key, self.memory[value]))
         if node is None:
             raise IRError(f"rows kernel: no code reads %{value.name} of {value.type}")
         if isinstance(node.op, POINTWISE):
-            shape = row_shape(value.tensor)
+            shape = value.tensor.row_shape()
             key = walk(dense(shape))
             if (value, key) not in self._made:
                 args = tuple(self.walked(v, lambda s: walk(s.broadcast(shape))) for v in node.inputs)
@@ -126,8 +125,8 @@ class Terms:
 def movement(node: Node) -> Callable[[Strided], Strided | None]:
     """What a node that only renames elements does to a walk over its input's row."""
     given, gives = node.inputs[0].tensor, node.output.tensor
-    rowed = is_rowed(given)
-    shape = row_shape(gives)
+    rowed = given.is_rowed
+    shape = gives.row_shape()
     where = node.loc or "no module"
     if rowed and given.shape[:1] != gives.shape[:1]:
         raise IRError(f"rows kernel: {node.op.mnemonic()} of {given} at {where} mixes rows")
@@ -180,15 +179,3 @@ def own_cost(node: Node) -> int:
 def term_cost(term: Term) -> int:
     """Instructions of one element computed anew, without its loads."""
     return sum(own_cost(t.node) for t in visit(term) if isinstance(t, Compute))
-
-
-def is_rowed(type_: TensorType) -> bool:
-    return bool(type_.shape) and isinstance(type_.shape[0], Poly)
-
-
-def row_shape(type_: TensorType) -> tuple[int, ...]:
-    """The dims of one row (all of them when the value has no rows)."""
-    dims: tuple[Dim, ...] = type_.shape[1:] if is_rowed(type_) else type_.shape
-    if not all(isinstance(d, int) for d in dims):
-        raise IRError(f"rows kernel: {type_} has rows of symbolic width")
-    return tuple(d for d in dims if isinstance(d, int))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
+
+from llmc.compiler.sources.probe_texts import PROBES
 
 # Token counts of the texts that are compared, from one token to beyond a prefill chunk's half.
 LENGTHS = (1, 2, 3, 4, 5, 7, 9, 12, 16, 23, 31, 33, 47, 64, 65, 90, 128, 200, 350, 600)
@@ -32,6 +35,24 @@ PASSAGES = (
     "\nQ: Which quarter lost money, and why might that be? A: The third. Costs rose while revenue fell, which often "
     "happens when stock is bought ahead of the winter season.",
 )
+
+
+CHATS: tuple[list[dict[str, Any]], ...] = (
+    [{"role": "user", "content": "Hello"}],
+    [{"role": "user", "content": "  two  spaces \n\n and a naïve 😀 世界\n"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why is the sky blue?"}],
+    [
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "And def f(x): return x**2?"},
+    ],
+    [{"role": "assistant", "content": "I begin."}, {"role": "user", "content": ""}],
+)
+
+
+def texts() -> list[str]:
+    """Everything built in that is encoded and decoded: what tokenizers differ on, and the passages."""
+    return [*PROBES, *PASSAGES]
 
 
 def sequences(encode: Callable[[str], list[int]], longest: int) -> list[list[int]]:

@@ -6,20 +6,39 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel, modeling_gguf_pytorch_utils
 
 from llmc.compiler.sources.model_config import one_line
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
+from llmc.ir.ops.kernel import Scheme
 
 
 class VerificationError(Exception):
     """There is nothing to compare, or no comparison; the message is one line for people."""
 
+
+@dataclass(frozen=True)
+class Closeness:
+    """What an engine's logits may differ by: at the worst position, and in the mean over all."""
+
+    relative_error: float
+    mean_kl: float
+
+
+# Both grow with the format's rounding step, KL with its square: 2^-24, 2^-11, 2^-8, 2^-7 of the largest in a group. How
+# far from these bounds a model is, the table shows: 2^-4 and 2^-12 for SmolLM2-135M in bf16, 2^-1 and 2^-6 in int8.
+BOUNDS = {
+    Scheme.F32: Closeness(2.0**-10, 2.0**-20),
+    Scheme.F16: Closeness(2.0**-4, 2.0**-11),
+    Scheme.BF16: Closeness(2.0**-2, 2.0**-5),
+    Scheme.INT8: Closeness(1.0, 2.0**-3),
+}
 
 Logits = npt.NDArray[np.float32]
 
@@ -53,16 +72,29 @@ class Verdict:
         return asdict(self)
 
 
+def too_far(verdict: Verdict, dtype: str) -> str | None:
+    """Why the logits are not those of the model in a format's precision, or None."""
+    bounds = BOUNDS[Scheme(dtype)]
+    for name, found, most in (
+        ("relative logit error", verdict.relative_error, bounds.relative_error),
+        ("mean KL", verdict.mean_kl, bounds.mean_kl),
+    ):
+        if not found <= most:  # NaN is not close
+            return f"{name} is {found:.1e}, expected at most {most:.1e} of {dtype}"
+    return None
+
+
 def reference_model(source: ModelSource) -> PreTrainedModel:
     """transformers' own model in float32, loaded by transformers itself."""
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(source.path)}
     if source.format is SourceFormat.GGUF:
         where = {"pretrained_model_name_or_path": str(source.path.parent), "gguf_file": source.path.name}
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    options: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False, "local_files_only": True}
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            **where, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False, local_files_only=True
-        )
+        # of its bars only this one ignores the line above
+        with patch.object(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, desc: tensors):
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(**where, **options, dtype=torch.float32)
     except Exception as error:  # transformers refuses checkpoints in whatever way it likes
         raise VerificationError(f"{source.path}: transformers cannot load it: {one_line(error)}") from error
     model.train(False)
@@ -81,11 +113,12 @@ def compare(
     sequences: Iterable[list[int]],
     engine: Callable[[list[int]], Logits],
     reference: Callable[[list[int]], Logits],
-    progress: Callable[[], None] = lambda: None,
+    progress: Callable[[int], None] = lambda num_tokens_done: None,
 ) -> Verdict:
     """Run both on every sequence."""
     texts: list[TextResult] = []
     rows: list[npt.NDArray[np.float64]] = []
+    done = 0
     for ids in sequences:
         table = _positions(engine(ids), reference(ids))
         rows.append(table)
@@ -100,7 +133,8 @@ def compare(
                 float(wrong[:, 3].max()) if len(wrong) else 0.0,
             )
         )
-        progress()
+        done += len(ids)
+        progress(done)
     every = np.concatenate(rows)
     return Verdict(
         tuple(texts),
