@@ -28,6 +28,7 @@ from llmc.ir.ops.kernel import PackedLinear, Rows, Sample, Scheme
 from llmc.ir.types import TensorType
 
 MAX_HEAD_DIM = 1024  # templates/cpu/attention_split.h
+HEADERS = ("abi.h", "attention.h", "engine.h", "linear.h", "rows.h", "strided.h")  # with what the launches call
 _INPUTS = {"ids": "s.in.token_ids", "positions": "s.in.positions", "rows": "s.in.rows", "seqs": "s.engine.seqs"}
 
 
@@ -84,6 +85,7 @@ def render(
     text = template.render(
         name=name,
         target=target,
+        headers=HEADERS,
         constants=constants,
         kernels=[{"symbol": s, "parameters": k.parameters, "lines": k.lines} for s, k in source.kernels.items()],
         epilogues=[{"symbol": s, **vars(e)} for s, e in source.epilogues.items()],

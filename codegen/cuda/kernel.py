@@ -14,6 +14,8 @@ from llmc.codegen.cuda.arguments import KernelArgument
 from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES, headers
 
+LOOP_LOADS = 4  # loads of a plain loop that are in flight at a time: what the compiler makes of it
+
 
 @dataclass(frozen=True)
 class Budget:

@@ -12,23 +12,22 @@ from llmc.codegen.cuda.linear.calls import linear_call
 from llmc.codegen.cuda.plan.formats import row_bytes
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
 from llmc.codegen.cuda.plan.launches import Call, ChosenKernels, Scope, refuse_grid
-from llmc.codegen.cuda.rows.calls import rows_call
-from llmc.codegen.cuda.sample.calls import sample_call
+from llmc.codegen.cuda.row_kernels import row_call
 from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.hazards import edges
 from llmc.codegen.kv_groups import CacheSlot, KvGroups, cache_slots, group_slots
 from llmc.codegen.package import cubin_file
 from llmc.codegen.weights import PlacedWeight
-from llmc.ir.graph import Graph, IRError, Node
+from llmc.ir.graph import Graph, Node
 from llmc.ir.ops.attention import PagedAttention
 from llmc.ir.ops.constant import Weight, WeightExpr
-from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
+from llmc.ir.ops.kernel import PackedLinear, Sample
 from llmc.runtime.artifact.manifest import Limits
 
 
 @dataclass(frozen=True)
 class CudaModel:
-    """ChosenKernels with their sources, plans by entry, and what the manifest says of memory."""
+    """Kernels with their sources, plans by entry, and what the manifest says of memory."""
 
     kernels: ChosenKernels
     plans: Mapping[str, plan.Plan]
@@ -81,15 +80,11 @@ def _plan(
 
 def _calls(node: Node, scope: Scope, decode: bool) -> list[Call]:
     match node.op:
-        case Rows():
-            return [rows_call(node, node.op, scope)]
         case PackedLinear():
             return [linear_call(node, node.op, scope)]
         case PagedAttention():
             return attention_calls(node, node.op, scope, decode)
-        case Sample():
-            return [sample_call(node, node.op, scope)]
-    raise IRError(f"{node.op.mnemonic()} at {node.loc}: not a CUDA kernel")
+    return [row_call(node, scope)]
 
 
 def _slot_bytes(slot: CacheSlot) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from llmc.codegen.buffers import row_symbol
 from llmc.codegen.cuda.attention.forms import attention_forms, numbers_of
 from llmc.codegen.cuda.attention.layer import SPLITS_SCRATCH, split_name
 from llmc.codegen.cuda.attention.params import (
@@ -36,7 +37,7 @@ def attention_calls(node: Node, op: PagedAttention, scope: Scope, decode: bool) 
         scratch = {} if isinstance(params, PrefillAttentionParams) else {SPLITS_SCRATCH: params.layer.scratch}
         variant = scope.variant(node, params, params.grid, scratch=scratch, numbers=numbers)
         name = f"{op.mnemonic()}{'.combine' * isinstance(params, CombineAttentionParams)}"
-        return scope.call(node, scope.symbol(q), [variant], _access(node, params, scope), name)
+        return scope.call(node, row_symbol(q.tensor), [variant], _access(node, params, scope), name)
 
     calls = [call(params) for params in (forms.decode if decode else forms.mixed)]
     heads = f"{forms.decode[0].layer.q_heads} heads of {slot.head_dim}, {slot.kv_heads} of keys and values"

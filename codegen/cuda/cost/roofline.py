@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from llmc.codegen.cuda.attention.cost import LOOP_LOADS, attention_work, rates_of, workspace_bytes
+from llmc.codegen.cuda.attention.cost import attention_work, rates_of, workspace_bytes
 from llmc.codegen.cuda.attention.forms import attention_forms
 from llmc.codegen.cuda.attention.params import AttentionParams
 from llmc.codegen.cuda.cost.launches import BlockWork, LaunchWork, launch_seconds, resident
@@ -20,8 +20,7 @@ from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.linear.cost import cost
 from llmc.codegen.cuda.linear.variants import LinearVariant, variants
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
-from llmc.codegen.cuda.rows.kernel import RowsParams, write_rows
-from llmc.codegen.cuda.sample.params import SampleParams
+from llmc.codegen.cuda.row_kernels import RowParams, counted, row_kernel
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.roofline import Estimate, Machine, memory_bytes
@@ -29,8 +28,7 @@ from llmc.codegen.work import Slot, Step, Unit, Work, slots
 from llmc.ir.dims import evaluate
 from llmc.ir.graph import Graph, IRError, Node
 from llmc.ir.ops.attention import PagedAttention
-from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
-from llmc.ir.types import TensorType
+from llmc.ir.ops.kernel import PackedLinear
 
 
 def machine(gpu: Gpu) -> Machine:
@@ -59,9 +57,7 @@ class Launched:
                 return _linear(node, op, step, self.gpu)
             case PagedAttention() as op:
                 return self._attention(node, op, work, step)
-            case Rows() | Sample():
-                return self._by_row(node, work, step)
-        return None
+        return self._by_row(node, work, step)
 
     def _launch(self, work: LaunchWork, p: KernelParams) -> float:
         """Seconds with the launch itself; one whose blocks all return at once is a gap."""
@@ -88,12 +84,11 @@ class Launched:
         p = self._row_kernels.get(node)
         if p is None:
             return None
-        counted = node.outputs[0].type if isinstance(node.op, Rows) else node.inputs[0].type
-        rows = evaluate(counted.shape[0], step.sizes) if isinstance(counted, TensorType) else step.tokens
+        rows = evaluate(counted(node).shape[0], step.sizes)
         from_memory = memory_bytes(work, self.gpu.l2_bytes)
         seconds = work.vector_flops / rows * self.gpu.sms / self.vector / ASSUMED.vector
         block = BlockWork(from_memory / rows, (work.num_bytes - from_memory) / rows, seconds)
-        asked = 16 * p.threads * (max(1, p.vector_loads) if isinstance(p, RowsParams) else LOOP_LOADS)
+        asked = 16 * p.threads * p.loads_in_flight
         each = LaunchWork(((rows, block),), min(asked, work.num_bytes / rows))
         return Estimate(self._launch(each, p), 1, plural(rows))
 
@@ -122,18 +117,13 @@ class Launched:
         return forms.decode if self.graph.name == "decode" else forms.mixed
 
     @cached_property
-    def _row_kernels(self) -> dict[Node, RowsParams | SampleParams]:
+    def _row_kernels(self) -> dict[Node, RowParams]:
         """Of each node that works row by row and has a kernel."""
-        found: dict[Node, RowsParams | SampleParams] = {}
+        found: dict[Node, RowParams] = {}
         for node in self.graph.nodes:
             try:
-                match node.op:
-                    case Rows() as op:
-                        pairs = zip(op.body.inputs, node.inputs, strict=True)
-                        found[node] = write_rows(op.body, [inner for inner, v in pairs if v in self.graph.inputs])
-                    case Sample() as op:
-                        found[node] = SampleParams(op.num_valid_tokens, node.inputs[0].tensor.static_row_width())
-            except (IRError, ValueError):  # an op or a type that no CUDA kernel has
+                found[node] = row_kernel(node, lambda value: value in self.graph.inputs)
+            except (IRError, ValueError):  # an op or a type that no such kernel takes
                 continue
         return found
 

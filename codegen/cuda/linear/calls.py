@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import llmc.runtime.cuda.plan as plan
+from llmc.codegen.buffers import row_symbol
 from llmc.codegen.cuda.linear.params import COUNTERS, PARTIALS, CountedBy
 from llmc.codegen.cuda.linear.variants import LinearVariant, tile_name, variants
 from llmc.codegen.cuda.plan.launches import Call, Scope
@@ -15,7 +16,7 @@ from llmc.ir.ops.kernel import PackedLinear
 def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
     """IRError when the epilogue has no CUDA code."""
     _, k = node.inputs[1].tensor.static_shape()
-    rows = scope.symbol(node.output)
+    rows = row_symbol(node.output.tensor)
     counted = CountedBy.ROWS if rows == "R" else CountedBy.TOKENS
     found = variants(op, node.output.tensor.static_row_width(), k, scope.target, counted)
     smaller = [v for v in found if v.up_to is not None and v.up_to < scope.most[rows]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import llmc.runtime.cuda.plan as plan
-from llmc.codegen.buffers import PlacedValues, row_symbol
+from llmc.codegen.buffers import PlacedValues
 from llmc.codegen.cuda.arguments import (
     Input,
     KernelArgument,
@@ -93,10 +93,6 @@ class Scope:
     kv: KvGroups
     most: Mapping[str, int]
     kernels: ChosenKernels
-
-    def symbol(self, value: Value) -> str:
-        """What counts the rows of a value: T, or R where they are the sampled ones."""
-        return row_symbol(value.tensor)
 
     def argument(self, node: Node, argument: KernelArgument, numbers: Mapping[str, float]) -> Argument:
         """What the plan passes for one of a kernel's arguments. `numbers`: those that the node's op decides."""

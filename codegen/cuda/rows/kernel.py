@@ -9,13 +9,13 @@ length anyway. More rows to a block would make the order of sums, or what a bloc
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
 from llmc.codegen.buffers import row_symbol
-from llmc.codegen.cuda.arguments import Input, KernelArgument, Output, Part, Slot, counts
+from llmc.codegen.cuda.arguments import Input, KernelArgument, Output, Part, Scratch, Slot, counts
 from llmc.codegen.cuda.expression import expression
 from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.plan.formats import row_bytes
@@ -70,6 +70,14 @@ class RowsParams:
     def grid(self, num_rows: int) -> tuple[int]:
         """Blocks for at most so many rows."""
         return (num_rows,)
+
+    @property
+    def loads_in_flight(self) -> int:
+        return max(1, self.vector_loads)
+
+    @property
+    def scratch(self) -> Mapping[Scratch, int]:
+        return {}
 
     def rejects(self, target: CudaTarget) -> str | None:
         return rejects_smem(self, target)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from llmc.codegen.cuda.arguments import Input, KernelArgument, Result, Scratch, StepArray, counts
-from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
+from llmc.codegen.cuda.kernel import LOOP_LOADS, Budget, check, rejects_smem
 from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 
@@ -75,6 +76,14 @@ class SampleParams:
     @property
     def blocks_per_sm(self) -> int:
         return max(1, 512 // self.threads)
+
+    @property
+    def loads_in_flight(self) -> int:
+        return LOOP_LOADS
+
+    @property
+    def scratch(self) -> Mapping[Scratch, int]:
+        return {EDITED: 4 * self.row_floats}
 
     def rejects(self, target: CudaTarget) -> str | None:
         return rejects_smem(self, target)
