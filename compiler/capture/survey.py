@@ -15,6 +15,7 @@ from torch._export.utils import _compiling_state_context
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils._pytree import tree_leaves
 
+from llmc.compiler.capture import aten_layers, aten_pointwise, aten_shape  # noqa: F401  (registers handlers)
 from llmc.compiler.capture.errors import CaptureError
 from llmc.compiler.capture.importer import HOW_TO_ADD, is_known
 from llmc.compiler.capture.tracing import Trace

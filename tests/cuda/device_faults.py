@@ -215,7 +215,7 @@ def a_graph_that_is_refused_for_another_reason() -> None:
 
 
 def an_old_driver() -> None:
-    from llmc.runtime.cuda.driver.driver import gpu
+    from llmc.runtime.cuda.driver import gpu
 
     gpu.MIN_CUDA = (14, 2)
     text = refusal(MachineMismatch, lambda: Engine.load(FOLDER / "toy"))
