@@ -1,5 +1,5 @@
 // The vector vocabulary every kernel is written in: f32x16, i32x16 and mask16, sixteen lanes on every target, made of
-// PARTS native registers. The target's macros (compiler/targets.py) choose the native part; nothing is sniffed.
+// PARTS native registers. The target's macros (codegen/cpu/target.py) choose the native part; nothing is sniffed.
 //
 //   LLMC_AVX512  AVX-512 F, BW, DQ, VL, CD, and FMA      LLMC_AVX2  AVX2, FMA      neither: portable C
 //   LLMC_VNNI    vpdpbusd on zmm                          LLMC_BF16  vdpbf16ps      LLMC_AMX  tiles (bf16 and int8)
