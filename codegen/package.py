@@ -21,10 +21,10 @@ from llmc.runtime.artifact.manifest import (
     GenerationDefaults,
     Limits,
     Manifest,
-    MemoryPlan,
     ModelSummary,
     SpecialTokens,
     TargetEntry,
+    TargetMemory,
 )
 
 CUDA_SOURCES = "kernels/cuda/src"
@@ -113,7 +113,7 @@ def cpu_part(
     kv = model.kv.layout
     planned = model.arena
     arena = ArenaBytes(planned.constant, planned.per_token, planned.per_row, planned.per_thread(max_seq_len))
-    memory = MemoryPlan(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
+    memory = TargetMemory(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
     entry = TargetEntry(CPU, name, arch, features, f"kernels/{name}", f"plans/{name}", kv, memory)
 
     def write_kernels(folder: Path) -> None:
@@ -149,7 +149,7 @@ def cuda_part(
 
     `compile_kernels` turns sources into cubins by symbol. Targets of one architecture share cubins, all share sources.
     """
-    memory = MemoryPlan(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
+    memory = TargetMemory(sum(w.num_bytes for w in weights), kv.bytes_per_token, arena)
     entry = TargetEntry(CUDA, name, arch, features, f"kernels/{arch}", f"plans/{name}", kv, memory)
 
     def write_kernels(folder: Path) -> None:

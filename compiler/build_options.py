@@ -61,11 +61,13 @@ class BuildOptions:
 
 
 def check_options(options: BuildOptions) -> None:
-    """Refuses what needs no model to be refused. Raises BuildError, TargetError, SourceError, OutputOccupied,
-    OutputUnwritable."""
+    """Refuses what needs no model to be refused. Raises BuildError, TargetError, SourceError, ToolchainError, IRError,
+    OutputOccupied, OutputUnwritable."""
     if not options.hollow:
         what_is(options.model)
     targets = options.targets
+    for target in targets.values():
+        target.builder(options.scheme)
     options.pipeline(1, WeightLayout.PANELS)
     if options.limits is not None:
         check_limits(read_limits(options.limits), list(targets.values()))

@@ -32,3 +32,17 @@ def test_kernels_say_what_python_says(fact: str) -> None:
         language = (p for p in (TEMPLATES / where).parent.iterdir() if p.is_file())
         found = [(p.name, said) for p in language for said in re.findall(pattern, p.read_text())]
         assert found == [(Path(where).name, str(value))]
+
+
+ROOT = TEMPLATES.parent
+FOLDERS = ("ir", "passes", "codegen", "compiler", "runtime", "emulator", "templates", "bench", "tests")
+PATH = re.compile(rf"(?<![\w/.*<{{-])((?:{'|'.join(FOLDERS)})/[\w/]+\.\w+)\b")
+
+
+def test_paths_in_comments_and_documents_exist() -> None:
+    """A file of ours that is named by its path, wherever it is named."""
+    files = [file for folder in (*FOLDERS, "docs") for file in (ROOT / folder).rglob("*")] + list(ROOT.glob("*.md"))
+    texts = {file: file.read_text() for file in files if file.suffix in (".py", ".md", ".h", ".cuh", ".cpp", ".j2")}
+    named = [(file, path) for file, text in texts.items() for path in PATH.findall(text)]
+    assert len(named) > 50
+    assert [f"{file}: {path}" for file, path in named if not (ROOT / path).exists()] == []

@@ -21,7 +21,7 @@ from llmc.runtime.artifact.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.cpu.memory import available_bytes, usable_cores
 from llmc.runtime.kv.pool_sizes import sequence_bytes
 
-LEGEND = "T: tokens of a step, R: its sampled rows; 64x8 x12: channels by tokens of a block, stages of its ring."
+LEGEND = "T: tokens of a step, R: its sampled rows; 64x8 x12: channels by tokens of a block, stages of its ring. "
 
 
 def show_engine(folder: Path) -> None:
@@ -29,6 +29,7 @@ def show_engine(folder: Path) -> None:
     manifest = read_manifest(folder)
     report = json.loads(read_file(folder, manifest, "report.json"))
     console = Console(markup=False, highlight=False)
+    console.print(Text(str(folder), "bold"), soft_wrap=True)  # a path stays in one piece
     console.print(_facts(folder, manifest, report))
     for target in manifest.targets:
         found = report["targets"][target.name]
@@ -57,7 +58,6 @@ def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table
         "untied parameters": ", ".join(stored["untied_parameters"]),
     }
     table = Table.grid(padding=(0, 2), expand=False)
-    table.add_row("engine", Text(str(folder), "bold"))
     for label, value in facts.items():
         if value:
             table.add_row(label, value)
@@ -84,12 +84,15 @@ def _preferences(report: Mapping[str, Any]) -> list[Table]:
     ops = dict.fromkeys(choice["op"] for choice in choices)
     tables = [_choices(op, [choice for choice in choices if choice["op"] == op]) for op in ops]
     if tables:
-        tables[-1].caption = f"{LEGEND} Everything that was rejected: report.html."
+        legend = LEGEND if any(choice.get("kernels") for choice in choices) else ""
+        tables[-1].caption = f"{legend}Everything that was rejected: report.html."
     return tables
 
 
 def _choices(op: str, choices: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(op, "chosen", "why", box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    for header in (op, "chosen", "why"):
+        table.add_column(header, min_width=len(header), overflow="fold")
     rejected = any(choice["rejected"] for choice in choices)
     for header in ("next best", "why not", "others") if rejected else ():
         table.add_column(header, justify="right" if header == "others" else "left")

@@ -110,7 +110,7 @@ class GenerationDefaults:
 def read_generation(folder: Path, config: PretrainedConfig, raw_config: Mapping[str, Any]) -> GenerationDefaults:
     """The folder's generation_config.json, or, as transformers does without one, config.json's own keys."""
     path = folder / "generation_config.json"
-    said = [scope for scope in (raw_config.get("text_config"), raw_config) if isinstance(scope, dict)]
+    said = [scope for scope in (raw_config.get("text_config"), raw_config) if isinstance(scope, Mapping)]
     if path.is_file():
         return generation_defaults(read_json_object(path), config, path, said)
     own = {key: value for key, value in raw_config.items() if key in vars(_library())}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from llmc.compiler.sources.gguf_file import open_gguf
+from llmc.compiler.sources.gguf.file import open_gguf
 from llmc.compiler.sources.given import Given, what_is
 from llmc.compiler.sources.hf_folder import open_folder
 from llmc.compiler.sources.hub import fetch

@@ -147,17 +147,6 @@ def _disagreement(own: Any, declared: Any) -> list[str]:
     return []
 
 
-def read_gguf_tokenizer(path: Path) -> TokenizerFiles:
-    """The tokenizer in a GGUF file's metadata. Raises SourceError."""
-    try:
-        # The class AutoTokenizer may pick adds nothing to the backend that is built from the metadata, and
-        # picking it would parse the whole file again.
-        tokenizer = TokenizersBackend.from_pretrained(str(path.parent), gguf_file=path.name, local_files_only=True)
-    except Exception as error:
-        raise SourceError(f"{path}: the tokenizer cannot be built: {one_line(error)}") from error
-    return _files(tokenizer, path, [])
-
-
 def _files(tokenizer: Any, where: Path, notices: list[str]) -> TokenizerFiles:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:

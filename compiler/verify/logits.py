@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,6 +90,7 @@ def reference_model(source: ModelSource) -> PreTrainedModel:
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(source.path)}
     if source.format is SourceFormat.GGUF:
         where = {"pretrained_model_name_or_path": str(source.path.parent), "gguf_file": source.path.name}
+        where["config"] = copy.deepcopy(source.config)  # with the facts that transformers does not find in the file
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False, "local_files_only": True}
     try:

@@ -16,8 +16,9 @@ from llmc.runtime.artifact.atomic_folder import fsync_tree
 from llmc.runtime.artifact.features import Machine
 from llmc.runtime.artifact.hashing import BackgroundDigest, digest, file_digest
 from llmc.runtime.artifact.manifest import CPU, FORMAT, FileEntry, Manifest, TargetEntry
+from llmc.runtime.artifact.previous_format import PREVIOUS, as_today
 from llmc.runtime.artifact.strict_json import JsonMismatch, from_plain, parse_json, render_json, to_plain
-from llmc.runtime.artifact.target import Choice, choose_target
+from llmc.runtime.artifact.target import ChosenTarget, choose_target
 from llmc.runtime.artifact.weights import Weights
 from llmc.runtime.errors import (
     ChecksumMismatch,
@@ -145,7 +146,7 @@ def _files_of(target: TargetEntry) -> tuple[str, ...]:
     return (target.library,) if target.kind == CPU else (target.plan("prefill"), target.plan("decode"))
 
 
-def _map_weights(folder: Path, manifest: Manifest, choice: Choice) -> Artifact:
+def _map_weights(folder: Path, manifest: Manifest, choice: ChosenTarget) -> Artifact:
     """The mapping that is hashed is the mapping that is used: pages are touched once, and no swap of the file between
     check and use can go unseen."""
     weights = Weights.map(confined(folder, WEIGHTS))
@@ -183,18 +184,21 @@ def read_file(folder: Path, manifest: Manifest, name: str) -> bytes:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an engine folder, its own checksum checked; no other file is opened."""
+    """The manifest of an engine folder, its own checksum checked; no other file is opened. One of the format before
+    today's is read as today's."""
     path = folder / MANIFEST
     plain = _read_plain(folder)
     form = plain.get("format")
     if not isinstance(form, int) or isinstance(form, bool):
         raise ManifestInvalid(f"{path}: format: expected an integer, got {form!r}")
-    if form != FORMAT:
+    if form not in (PREVIOUS, FORMAT):
         older = "an older llmc; build it again" if form < FORMAT else "a newer llmc; update llmc"
-        raise FormatTooNew(f"{path}: engine format {form}, this llmc reads format {FORMAT}: made by {older}")
+        raise FormatTooNew(
+            f"{path}: engine format {form}, this llmc reads formats {PREVIOUS} and {FORMAT}: made by {older}"
+        )
     _check_manifest(path, plain, path.read_bytes())
     try:
-        return from_plain(Manifest, plain)
+        return from_plain(Manifest, plain if form == FORMAT else as_today(plain))
     except JsonMismatch as error:
         raise ManifestInvalid(f"{path}: {error}") from error
 

@@ -27,7 +27,8 @@ class KvGroup:
     """Slots that keep the same positions.
 
     A token at position p reads positions p - window + 1 .. p of them and none before; `window` None: all of 0 .. p.
-    Block b of the group's pool starts at `b * block_bytes` and holds a block of positions of every slot.
+    Block b of the group's pool starts at `b * block_bytes` and holds a block of positions of every slot, of
+    `bytes_per_token` each; none where a block is no longer for holding more positions.
     """
 
     window: int | None
@@ -36,7 +37,8 @@ class KvGroup:
     slots: tuple[KvSlot, ...]
 
     def __post_init__(self) -> None:
-        at_least(1, window=self.window, block_bytes=self.block_bytes, bytes_per_token=self.bytes_per_token)
+        at_least(1, window=self.window, block_bytes=self.block_bytes)
+        at_least(0, bytes_per_token=self.bytes_per_token)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class ArenaBytes:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class TargetMemory:
     """Bytes known at build, from which (and from `kv`) the largest concurrency can be proved.
 
     `kv_bytes_per_token`: of a position while all KV groups keep it.
@@ -102,7 +102,7 @@ class TargetEntry:
     kernels: str
     plans: str
     kv: KvLayout
-    memory: MemoryPlan
+    memory: TargetMemory
 
     def __post_init__(self) -> None:
         if self.kind not in (CPU, CUDA):

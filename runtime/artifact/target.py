@@ -9,14 +9,14 @@ from llmc.runtime.errors import AbiMismatch, InvalidParameter, MachineMismatch
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenTarget:
     """The target to run, and in a line each why targets that would have come before it do not run here."""
 
     target: TargetEntry
     passed_over: tuple[str, ...] = ()
 
 
-def choose_target(folder: Path, manifest: Manifest, machine: Machine, device: str | None = None) -> Choice:
+def choose_target(folder: Path, manifest: Manifest, machine: Machine, device: str | None = None) -> ChosenTarget:
     """Raises MachineMismatch or AbiMismatch, InvalidParameter for an unknown `device`.
 
     Among CUDA targets one that was compiled for this very GPU comes first. CUDA is looked for only if the engine has a
@@ -34,7 +34,7 @@ def choose_target(folder: Path, manifest: Manifest, machine: Machine, device: st
         if reason is None:
             if target.kind == CPU and manifest.abi != ABI:
                 raise AbiMismatch(f"{folder}: step ABI {manifest.abi}, this llmc speaks {ABI}; build the engine again")
-            return Choice(target, tuple(passed_over))
+            return ChosenTarget(target, tuple(passed_over))
         passed_over.append(reason)
     raise MachineMismatch(f"{folder}: {'; '.join(passed_over)}")
 

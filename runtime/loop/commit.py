@@ -13,23 +13,19 @@ from llmc.runtime.step.arrays import StepBuffers
 
 
 class Commit:
-    """Reads a step's outputs from its buffers.
+    """Whatever goes wrong for one request ends that request alone."""
 
-    Whatever goes wrong for one request ends that request alone.
-    """
-
-    def __init__(self, scheduler: Scheduler, buffers: StepBuffers, turns: Turns) -> None:
+    def __init__(self, scheduler: Scheduler, turns: Turns) -> None:
         self._scheduler = scheduler
-        self._buffers = buffers
         self._turns = turns
 
-    def tokens(self, sampled: Sequence[Live]) -> None:
-        """`sampled[r]` is the request of row r."""
+    def tokens(self, step: StepBuffers, sampled: Sequence[Live]) -> None:
+        """From the outputs of a step that has ended, whenever it was; `sampled[r]` is the request of row r."""
         for row, live in enumerate(sampled):
             if live.completion is not None:
                 continue  # a callback of an earlier row cancelled it
             try:
-                self._token(live, row)
+                self._token(step, live, row)
             except RuntimeFailure as error:
                 self.fail(live, error)
             except Exception as error:
@@ -52,8 +48,8 @@ class Commit:
         self._finish(live, reason, error)
         self._deliver(live, Output(text, (), (), reason, error))
 
-    def _token(self, live: Live, row: int) -> None:
-        token = int(self._buffers.out_tokens[row])
+    def _token(self, step: StepBuffers, live: Live, row: int) -> None:
+        token = int(step.out_tokens[row])
         request = live.request
         if token < 0:
             raise NonFiniteLogits(
@@ -62,18 +58,10 @@ class Commit:
         if live.first_token is None:
             live.first_token = time.perf_counter()
         request.tokens.append(token)
-        output = live.answer.accept(token, self._logprobs(live, row, token))
+        output = live.answer.accept(token, _logprobs(step, live, row, token))
         if output.finish_reason is not None:
             self._finish(live, output.finish_reason, None)
         self._deliver(live, output)
-
-    def _logprobs(self, live: Live, row: int, token: int) -> TokenLogprobs | None:
-        count = live.params.logprobs
-        if count is None:
-            return None
-        ids = self._buffers.out_top_ids[row, :count].tolist()
-        values = self._buffers.out_top_logprobs[row, :count].tolist()
-        return TokenLogprobs(token, float(self._buffers.out_logprob[row]), tuple(zip(ids, values, strict=True)))
 
     def _finish(self, live: Live, reason: FinishReason, error: RuntimeFailure | None) -> None:
         now = time.perf_counter()
@@ -105,3 +93,12 @@ class Commit:
             if live.completion is None:
                 live.on_output = None
                 self.fail(live, RequestError(f"the output callback raised {type(error).__name__}: {error}"))
+
+
+def _logprobs(step: StepBuffers, live: Live, row: int, token: int) -> TokenLogprobs | None:
+    count = live.params.logprobs
+    if count is None:
+        return None
+    ids = step.out_top_ids[row, :count].tolist()
+    values = step.out_top_logprobs[row, :count].tolist()
+    return TokenLogprobs(token, float(step.out_logprob[row]), tuple(zip(ids, values, strict=True)))

@@ -61,7 +61,7 @@ class Engine:
         self._buffers = StepBuffers(device.limits)
         self._turns = Turns()
         self._torn = False  # a call has begun that has not ended: queues and blocks may contradict each other
-        self._commit = Commit(self._scheduler, self._buffers, self._turns)
+        self._commit = Commit(self._scheduler, self._turns)
         self._live: dict[Request, Live] = {}
         self._arrivals = 0
         model = self.manifest.model
@@ -201,7 +201,7 @@ class Engine:
         sampled = [self._live[chunk.request] for chunk in lay_out(batch, self._buffers)]
         (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
         self._scheduler.computed(batch)
-        self._commit.tokens(sampled)
+        self._commit.tokens(self._buffers, sampled)
         self._forget(sampled)
         return True
 

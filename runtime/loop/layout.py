@@ -9,9 +9,9 @@ def lay_out(batch: Batch, step: StepBuffers) -> list[Chunk]:
     step.begin(samples=True)
     rows = []
     for chunk in batch.chunks:
-        tokens = chunk.request.tokens
-        step.add_sequence(tokens.ids[chunk.start : chunk.start + chunk.count], chunk.start, chunk.blocks)
-        if chunk.samples:
-            step.add_sampled_row(step.num_tokens - 1, chunk.request.sampling, tokens.address, len(tokens))
+        tokens, sampling, end = chunk.request.tokens, chunk.request.sampling, chunk.start + chunk.count
+        step.add_sequence(tokens.ids[chunk.start : end], chunk.start, chunk.blocks)
+        for behind in range(chunk.samples - 1, -1, -1):
+            step.add_sampled_row(step.num_tokens - 1 - behind, sampling, tokens.address, end - behind)
             rows.append(chunk)
     return rows

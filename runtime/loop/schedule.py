@@ -18,13 +18,13 @@ from llmc.runtime.loop.request import FinishReason, Request, RequestState
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens `start`..`start + count - 1` of a request; `samples` if its last row chooses the next token."""
+    """Tokens `start`..`start + count - 1` of a request; each of its last `samples` chooses what follows it."""
 
     request: Request
     blocks: BlockTable
     start: int
     count: int
-    samples: bool
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Batch:
     @property
     def decode_only(self) -> bool:
         """Whether every sequence has one token, which is sampled. The last token of a step may be a prompt's middle."""
-        return all(chunk.count == 1 and chunk.samples for chunk in self.chunks)
+        return all(chunk.count == chunk.samples == 1 for chunk in self.chunks)
 
     @property
     def num_tokens(self) -> int:
@@ -103,9 +103,10 @@ class Scheduler:
             request.finish_reason = request.finish_reason or FinishReason.ERROR
 
     def schedule(self) -> Batch:
-        """The next step. Empty only if there is nothing to do.
+        """The next step. Empty only if there is nothing to do, or nothing until a token is known.
 
-        The caller computes it, then calls `computed`.
+        The caller computes it, then calls `computed`. A request whose token it has not yet been told has nothing
+        pending: steps may be laid out and queued for others before an earlier one's tokens are read.
         """
         chunks = self._decode_chunks()
         budget = self.max_tokens - len(chunks)
@@ -117,7 +118,8 @@ class Scheduler:
                 break
             request = self.running[-1]
             budget -= self._append_chunk(chunks, request, budget)
-        assert chunks or self.idle, "requests wait but nothing could be scheduled"
+        awaited = any(request.num_pending == 0 for request in self.running)
+        assert chunks or awaited or self.idle, "requests wait but nothing could be scheduled"
         return Batch(tuple(chunks))
 
     def computed(self, batch: Batch) -> None:
@@ -177,7 +179,7 @@ class Scheduler:
     def _append_chunk(self, chunks: list[Chunk], request: Request, budget: int) -> int:
         assert request.blocks is not None
         count = min(request.num_pending, budget)
-        samples = count == request.num_pending
+        samples = int(count == request.num_pending)
         self.blocks.take(request.blocks, request.num_computed + count)
         chunks.append(Chunk(request, request.blocks, request.num_computed, count, samples))
         return count

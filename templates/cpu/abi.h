@@ -1,6 +1,6 @@
 // The contract between a CPU engine (model.so) and the runtime that loads it (runtime/cpu/library.py mirrors it field by
-// field; a test compares sizes and offsets). Plain C types only. All pointers stay owned by the caller and must
-// live until the call returns.
+// field, runtime/step/row_sampling.py LlmcSampling; a test compares sizes and offsets). Plain C types only. All pointers
+// stay owned by the caller and must live until the call returns.
 #pragma once
 #include <stdint.h>
 

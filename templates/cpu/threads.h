@@ -23,7 +23,7 @@
 
 namespace llmc {
 
-constexpr int MAX_THREADS = 1024;  // as runtime/step/limits.py says
+constexpr int MAX_THREADS = 1024;  // as runtime/cpu/limits.py says
 constexpr int SPIN_LIMIT = 4000;  // pauses before a waiter sleeps: about 100 us
 
 LLMC_INLINE void cpu_pause() {

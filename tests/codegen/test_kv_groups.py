@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +43,30 @@ def test_slots_of_a_window_lie_side_by_side(given: list[CacheSlot]) -> None:
     assert [group.block_bytes for group in layout.groups] == [group.block_bytes for group in found.groups]
     assert layout.bytes_per_token == sum(group.block_bytes // BLOCK_TOKENS for group in found.groups)
     assert len(layout.slots) == len(given)
+
+
+def test_a_slot_may_bring_scales() -> None:
+    """A seam: int8 keys and values, and behind them, in the same block, an f32 scale for each head and position. What
+    a slot takes is its own `slot_bytes`; groups, pools and block tables know no more of it."""
+
+    def with_scales(slot: CacheSlot) -> int:
+        return slot.kv_heads * BLOCK_TOKENS * (slot.head_dim + slot.value_dim + 4)
+
+    slots = [CacheSlot(name, 2, 24, 8, DType.I8, window) for name, window in (("a", None), ("b", 7), ("c", None))]
+    found = group_slots(tuple(slots), with_scales)
+    assert [(place.group, place.offset) for place in found.places] == [(0, 0), (1, 0), (0, 2 * 32 * 36)]
+    assert [group.bytes_per_token for group in found.layout.groups] == [2 * 2 * 36, 2 * 36]
+    exact = np.random.default_rng(0).standard_normal((2, 2, BLOCK_TOKENS, 32)).astype(np.float32)
+    pool = np.zeros((3, found.groups[0].block_bytes), np.uint8)
+    parts = []
+    for place, values in zip((found.places[0], found.places[2]), exact, strict=True):
+        part = pool[1, place.offset : place.offset + with_scales(place.slot)]
+        data, scales = part[: values.size].view(np.int8), part[values.size :].view(np.float32)
+        parts.append((data.reshape(values.shape), scales.reshape(2, BLOCK_TOKENS, 1)))
+        parts[-1][1][:] = np.abs(values).max(-1, keepdims=True) / 127
+        parts[-1][0][:] = np.round(values / parts[-1][1])
+    for (data, scales), values in zip(parts, exact, strict=True):  # neither slot has written over the other
+        assert (np.abs(data * scales - values) <= scales * 0.51).all()
 
 
 def test_the_kernels_are_told_the_group() -> None:

@@ -27,10 +27,10 @@ from llmc.runtime.artifact.manifest import (
     GenerationDefaults,
     Limits,
     Manifest,
-    MemoryPlan,
     ModelSummary,
     SpecialTokens,
     TargetEntry,
+    TargetMemory,
 )
 from llmc.runtime.artifact.plan import Arena, Buffer
 from llmc.runtime.artifact.strict_json import render_json, to_plain
@@ -290,7 +290,7 @@ def target(**changes: object) -> TargetEntry:
         kernels="kernels/sm_90a",
         plans="plans/h100",
         kv=KvLayout(BLOCK, groups),
-        memory=MemoryPlan(0, 2 * H * 4, ArenaBytes(0, 0, 0, 0)),
+        memory=TargetMemory(0, 2 * H * 4, ArenaBytes(0, 0, 0, 0)),
     )
     return TargetEntry(**{**fields, **changes})  # type: ignore[arg-type]
 

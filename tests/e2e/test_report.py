@@ -82,8 +82,8 @@ def test_the_choice_of_a_kernel_is_told_with_what_was_rejected(plain: Path) -> N
 def test_inspect_is_tables(plain: Path, llmc: Commands) -> None:
     ended = llmc.run("inspect", plain, COLUMNS="80")
     assert ended.code == 0 and ended.stderr == ""
-    lines = ended.stdout.splitlines()
-    assert max(map(len, lines)) <= 80
+    path, *lines = ended.stdout.splitlines()
+    assert path == str(plain) and max(map(len, lines)) <= 80
     for text in ("packed_linear", "every linear", "what fused", "memory on cpu", "threads", "KV per token", "f32"):
         assert text in ended.stdout, text
     memory = read_manifest(plain).targets[0].memory

@@ -3,7 +3,7 @@
 
 using namespace llmc;
 
-struct AttentionArgs {  // mirrored in tests/kernels/test_attention.py
+struct AttentionArgs {  // mirrored in test_attention.py
   int32_t q_heads, kv_heads, d, dv, window, chunk, num_seqs, table_stride, bf16;
   float scale, softcap;
   const float *sinks, *slopes;

@@ -6,6 +6,7 @@ import pytest
 
 from llmc.ir.graph import IRError
 from llmc.ir.ops.kernel import PackedLinear, Scheme
+from llmc.passes.linears import FuseLinears
 from llmc.passes.lower import LowerLinears
 from llmc.passes.rewrite import RuleLog
 
@@ -247,3 +248,22 @@ def test_refusals(text: str, message: str) -> None:
 def test_groups_that_no_kernel_has_are_refused(group: int) -> None:
     with pytest.raises(ValueError, match=f"activation group {group}: expected 0 .whole rows., 32, or a multiple of 64"):
         LowerLinears(Scheme.INT8, group)
+
+
+def test_low_rank_terms_of_a_linear_are_linears() -> None:
+    """An adapter, as two more matrices: what reads the input is stacked on its weight, the sum is an epilogue."""
+    text = f"""
+        inputs %x: f32[T, 64]
+        {weight("w", 96, 64)}
+        {weight("a", 8, 64)}
+        {weight("b", 96, 8)}
+        %y = linear(%x, %w) : f32[T, 96]
+        %d = linear(%x, %a) : f32[T, 8]
+        %u = linear(%d, %b) : f32[T, 96]
+        %s = binary{{fn=add}}(%y, %u) : f32[T, 96]
+        outputs %s
+    """
+    lowered = F32.run(FuseLinears().run(graph(text), RuleLog()), RuleLog())
+    kernels = [node for node in lowered.nodes if isinstance(node.op, PackedLinear)]
+    assert [node.output.tensor.shape[1] for node in kernels] == [96 + 8, 96]
+    assert kernels[-1].output in lowered.outputs, "the sum is left outside of the linear"

@@ -16,10 +16,10 @@ from llmc.runtime.artifact.manifest import (
     GenerationDefaults,
     Limits,
     Manifest,
-    MemoryPlan,
     ModelSummary,
     SpecialTokens,
     TargetEntry,
+    TargetMemory,
 )
 
 ABI_FOLDER = Path(__file__).parents[2] / "templates" / "cpu"
@@ -64,7 +64,7 @@ def target(**changes):
         kernels="kernels/cpu",
         plans="plans/cpu",
         kv=kv_layout((None,)),
-        memory=MemoryPlan(8, 16, ArenaBytes(0, 0, 0, 0)),
+        memory=TargetMemory(8, 16, ArenaBytes(0, 0, 0, 0)),
     )
     return TargetEntry(**{**fields, **changes})
 

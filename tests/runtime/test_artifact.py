@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 from engine_folders import kv_layout, manifest, safetensors_bytes, target
@@ -202,8 +203,44 @@ def test_unreadable_manifests(tmp_path, text, message):
 def test_a_newer_format_is_named_before_its_unknown_keys(make_engine):
     folder = make_engine()
     edit_manifest(folder, lambda m: m.update(format=FORMAT + 1, novelty=1))
-    refuse(folder, FormatTooNew, f"format {FORMAT + 1}, this llmc reads format {FORMAT}.*newer llmc")
+    refuse(folder, FormatTooNew, f"format {FORMAT + 1}, this llmc reads formats {FORMAT - 1} and {FORMAT}.*newer llmc")
     assert is_engine(folder)
+    edit_manifest(folder, lambda m: m.update(format=FORMAT - 2))
+    refuse(folder, FormatTooNew, f"format {FORMAT - 2}, this llmc reads formats .*older llmc; build it again")
+
+
+STORED = Path(__file__).parent / "formats" / f"manifest_{FORMAT - 1}.json"
+
+
+def test_a_stored_manifest_of_the_format_before_is_read(tmp_path):
+    """As that llmc wrote it, checked by its own checksum. A change of FORMAT needs the next one stored."""
+    (tmp_path / "manifest.json").write_bytes(STORED.read_bytes())
+    read = read_manifest(tmp_path)
+    assert read.format == FORMAT and read.targets[0].features == ("avx2", "fma") and len(read.files) == 1
+    assert read.generation == GenerationDefaults(do_sample=True, temperature=0.6, top_p=0.9)
+    (tmp_path / "manifest.json").write_bytes(STORED.read_bytes().replace(b"0.6", b"0.7"))
+    refuse(tmp_path, ChecksumMismatch, "the manifest is damaged or was edited")
+
+
+def as_before(plain):
+    """A manifest as the llmc of the format before would have written it: with the keys that it knew."""
+    known = json.loads(STORED.read_text())
+    plain["format"] = known["format"]
+    for part in ("model", "limits", "tokens", "generation"):
+        plain[part] = {key: value for key, value in plain[part].items() if key in known[part]}
+
+
+def test_an_engine_of_the_format_before_answers_alike(make_engine):
+    folder = make_engine()
+    with Engine.load(folder) as engine:
+        today = engine.generate([[1, 2, 3]], max_tokens=8)[0].token_ids
+    edit_manifest(folder, as_before)
+    before = (folder / "manifest.json").read_bytes()
+    with Engine.load(folder) as engine:
+        assert engine.generate([[1, 2, 3]], max_tokens=8)[0].token_ids == today
+    assert (folder / "manifest.json").read_bytes() == before
+    edit_manifest(folder, lambda m: m.update(generation=[]))
+    refuse(folder, ManifestInvalid, "generation: expected an object")
 
 
 @pytest.mark.parametrize(

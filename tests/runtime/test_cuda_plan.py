@@ -10,7 +10,7 @@ from llmc.runtime.artifact.strict_json import parse_json, render_json, to_plain
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
 from llmc.runtime.cuda.driver.gpu import Gpu
 from llmc.runtime.cuda.memory.addresses import scratch_bytes
-from llmc.runtime.cuda.memory.sizing import Needs, reserve_bytes, size_pools
+from llmc.runtime.cuda.memory.sizing import Needs, fit_pools, reserve_bytes
 from llmc.runtime.cuda.memory.upload import place
 from llmc.runtime.cuda.plan import (
     Argument,
@@ -151,13 +151,13 @@ def test_pools_get_what_is_free_and_no_more_than_a_batch_uses(tmp_path):
     assert needs.total == 5500
     total = 64 * 10_000
     assert reserve_bytes(total) == 10_000 and reserve_bytes(1 << 40) == 1 << 30
-    assert size_pools(tmp_path, KV, LIMITS, needs, (total, total), None) == (624,)
-    assert size_pools(tmp_path, KV, LIMITS, needs, (1 << 30, total), None) == (40 * 20,)
-    assert size_pools(tmp_path, KV, LIMITS, needs, (total, total), 5999) == (5,)
+    assert fit_pools(tmp_path, KV, LIMITS, needs, (total, total), None) == (624,)
+    assert fit_pools(tmp_path, KV, LIMITS, needs, (1 << 30, total), None) == (40 * 20,)
+    assert fit_pools(tmp_path, KV, LIMITS, needs, (total, total), 5999) == (5,)
     with pytest.raises(NotEnoughMemory, match=r"needs 16500 bytes .*5000 of weights, 500 of scratch, 1000 of KV"):
-        size_pools(tmp_path, KV, LIMITS, needs, (16_499, total), None)
+        fit_pools(tmp_path, KV, LIMITS, needs, (16_499, total), None)
     with pytest.raises(NotEnoughMemory, match=r"needs 715500 bytes .*700000 of KV.*640000 of 640000 are free"):
-        size_pools(tmp_path, KV, LIMITS, needs, (total, total), 700_000)
+        fit_pools(tmp_path, KV, LIMITS, needs, (total, total), 700_000)
 
 
 def test_which_gpu_runs_what():

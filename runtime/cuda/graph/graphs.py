@@ -12,7 +12,7 @@ from typing import Any
 from llmc.runtime.cuda.driver.driver import CudaError, call, driver
 from llmc.runtime.cuda.graph.arguments import Arguments
 from llmc.runtime.cuda.graph.early import REFUSED, EarlyStart, EdgeRefused
-from llmc.runtime.cuda.graph.kernels import Kernels
+from llmc.runtime.cuda.graph.kernels import LoadedKernels
 from llmc.runtime.cuda.graph.launching import Shaped, failure, shape
 from llmc.runtime.cuda.plan import Plan, Sizes
 
@@ -24,7 +24,7 @@ class EntryGraphs:
     (grid_wait). Graphs of all entries share the answer: what a driver refuses is not asked for again.
     """
 
-    def __init__(self, plan: Plan, kernels: Kernels, arguments: Arguments, early: EarlyStart) -> None:
+    def __init__(self, plan: Plan, kernels: LoadedKernels, arguments: Arguments, early: EarlyStart) -> None:
         self._cu = driver()
         self._plan = plan
         self._kernels = kernels

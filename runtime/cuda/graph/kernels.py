@@ -10,7 +10,7 @@ from llmc.runtime.cuda.plan import Plan
 from llmc.runtime.errors import DeviceRefused
 
 
-class Kernels:
+class LoadedKernels:
     """The loaded functions of some plans, by symbol. Raises EngineError subclasses."""
 
     def __init__(self, artifact: Artifact, plans: Iterable[Plan]) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from llmc.runtime.cuda.driver.driver import CudaError, call, driver
 from llmc.runtime.cuda.graph.arguments import Arguments
-from llmc.runtime.cuda.graph.kernels import Kernels
+from llmc.runtime.cuda.graph.kernels import LoadedKernels
 from llmc.runtime.cuda.graph.launching import failure, shape
 from llmc.runtime.cuda.plan import Plan, Sizes
 
@@ -12,7 +12,7 @@ from llmc.runtime.cuda.plan import Plan, Sizes
 class SerialEntry:
     """Runs a plan's launches in its order."""
 
-    def __init__(self, plan: Plan, kernels: Kernels, arguments: Arguments) -> None:
+    def __init__(self, plan: Plan, kernels: LoadedKernels, arguments: Arguments) -> None:
         self._plan = plan
         self._kernels = kernels
         self._arguments = arguments

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from llmc.runtime.artifact.artifact import Artifact
 from llmc.runtime.cuda.driver.context import Context
 from llmc.runtime.cuda.driver.driver import CudaError, call, driver
-from llmc.runtime.cuda.graph.kernels import Kernels
+from llmc.runtime.cuda.graph.kernels import LoadedKernels
 from llmc.runtime.cuda.memory.addresses import Addresses, lay_out_arena, scratch_bytes
 from llmc.runtime.cuda.memory.heap import Heap
-from llmc.runtime.cuda.memory.sizing import Needs, no_room_for_steps, pool_bytes, size_pools
+from llmc.runtime.cuda.memory.sizing import Needs, fit_pools, no_room_for_steps, pool_bytes
 from llmc.runtime.cuda.memory.upload import place, upload
 from llmc.runtime.cuda.plan import Plan, Sizes
 from llmc.runtime.cuda.step.inputs import StepInputs
@@ -38,16 +38,16 @@ class Resident:
         needs = Needs(placed.num_bytes, layout.num_bytes, sum(scratch.values()))
         self.context = Context()
         self.heap = Heap()
-        self.kernels: Kernels | None = None
+        self.kernels: LoadedKernels | None = None
         try:
             with self.context.current():
-                self.kernels = Kernels(artifact, plans.values())
+                self.kernels = LoadedKernels(artifact, plans.values())
                 try:
                     self.inputs = StepInputs(self.heap, limits, sampling)
                     self.outputs = StepOutputs(self.heap, limits)
                 except NotEnoughMemory as error:
                     raise no_room_for_steps(artifact.folder, kv, needs, error) from error
-                self.num_blocks = size_pools(artifact.folder, kv, limits, needs, self.context.memory(), kv_memory)
+                self.num_blocks = fit_pools(artifact.folder, kv, limits, needs, self.context.memory(), kv_memory)
                 pools = pool_bytes(kv, self.num_blocks)
                 weights = self.heap.device(placed.num_bytes, "weights")
                 self.addresses = Addresses(

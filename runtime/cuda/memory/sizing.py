@@ -31,7 +31,7 @@ def reserve_bytes(total: int) -> int:
     return min(total // _RESERVE_SHARE, _MOST_RESERVE)
 
 
-def size_pools(
+def fit_pools(
     folder: Path, kv: KvLayout, step: StepLimits, needs: Needs, memory: tuple[int, int], kv_memory: int | None
 ) -> tuple[int, ...]:
     """Blocks of each KV group's pool: what `kv_memory` asks for, else all that is free; no more than a full batch uses.

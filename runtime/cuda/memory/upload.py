@@ -64,7 +64,7 @@ def upload(weights: Weights, placed: Placed, address: int, heap: Heap, stream: A
     size = min(PIECE_BYTES, placed.num_bytes)
     if not size:
         return
-    buffers = [heap.pinned(size, "staging of weights") for _ in range(2)]
+    buffers = [heap.pinned(size, "pinned buffers of weights") for _ in range(2)]
     events = [call(cu.cuEventCreate, cu.CUevent_flags.CU_EVENT_DISABLE_TIMING) for _ in buffers]
     try:
         for number, piece in enumerate(_pieces(placed.runs, size)):

@@ -11,13 +11,16 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.generation import GenerationDefaults, generation_defaults
-from llmc.compiler.sources.gguf_checkpoint import open_gguf_checkpoint
-from llmc.compiler.sources.gguf_metadata import check_metadata
-from llmc.compiler.sources.gguf_reading import HeaderReader, read_gguf_config
+from llmc.compiler.sources.gguf.advice import INSTEAD
+from llmc.compiler.sources.gguf.checkpoint import open_gguf_checkpoint
+from llmc.compiler.sources.gguf.metadata import check_metadata
+from llmc.compiler.sources.gguf.reading import HeaderReader, read_gguf_config
+from llmc.compiler.sources.gguf.tokenizer import tokenizer_files
+from llmc.compiler.sources.gguf.unstated import add_unstated
+from llmc.compiler.sources.gguf.vocabulary import Vocabulary, read_vocabulary
 from llmc.compiler.sources.model_config import one_line, require_causal_lm
 from llmc.compiler.sources.model_name import gguf_title
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
-from llmc.compiler.sources.tokenizer import read_gguf_tokenizer
 
 _FLOATS = ("F32", "F16", "BF16")
 
@@ -34,18 +37,21 @@ _SAMPLING = {
 def open_gguf(path: Path) -> ModelSource:
     """Read everything of a GGUF file but the tensors' data. Raises SourceError."""
     reader = _open(path)
-    metadata = _scalar_metadata(reader)
+    metadata = reader.scalars()
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise SourceError(f"{path}: no general.architecture in the metadata")
     if architecture in GGUF_CONFIG_ARCHS:
-        raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported yet")
+        raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported yet; {INSTEAD}")
     if metadata.get("split.count", 1) > 1:
         raise SourceError(f"{path}: one of {metadata['split.count']} split files; merge them first (gguf-split)")
     _check_tensors(path, reader)
     config = _config(path, reader)
     require_causal_lm(config, None, path)
     check_metadata(metadata, architecture, config, path)
+    weights = add_unstated(config, architecture, reader.tensors, path)
+    vocabulary = read_vocabulary(reader, metadata, path)
+    _name_special_tokens(config, vocabulary)
     formats = Counter(tensor.tensor_type.name for tensor in reader.tensors)
     blocks = ", ".join(f"{name} x{count}" for name, count in sorted(formats.items()) if name not in _FLOATS)
     return ModelSource(
@@ -55,11 +61,11 @@ def open_gguf(path: Path) -> ModelSource:
         config=config,
         config_file=None,
         generation=_generation(metadata, config, path),
-        tokenizer=read_gguf_tokenizer(path),
+        tokenizer=tokenizer_files(vocabulary, metadata, path) if vocabulary else None,
         quantization=blocks or None,
         licence=metadata.get("general.license"),
         num_tensors=len(reader.tensors),
-        checkpoint=lambda model: open_gguf_checkpoint(path, reader.tensors, architecture, model),
+        checkpoint=lambda model: open_gguf_checkpoint(path, weights, architecture, model),
     )
 
 
@@ -70,12 +76,6 @@ def _open(path: Path) -> HeaderReader:
         raise SourceError(f"{path}: truncated or not a GGUF file: {one_line(error)}") from error
 
 
-def _scalar_metadata(reader: HeaderReader) -> dict[str, Any]:
-    """Every key but the arrays, which are the vocabulary and the like."""
-    array = gguf.GGUFValueType.ARRAY
-    return {key: field.contents() for key, field in reader.fields.items() if field.types and field.types[0] != array}
-
-
 def _check_tensors(path: Path, reader: HeaderReader) -> None:
     size = path.stat().st_size
     for tensor in reader.tensors:
@@ -83,7 +83,10 @@ def _check_tensors(path: Path, reader: HeaderReader) -> None:
             raise SourceError(f"{path}: truncated: tensor {tensor.name} ends past the file's {size} bytes")
         supported = tensor.tensor_type.name in _FLOATS or tensor.tensor_type in gguf.quants._type_traits
         if not supported:
-            raise SourceError(f"{path}: tensor {tensor.name} is stored as {tensor.tensor_type.name}, not supported")
+            raise SourceError(
+                f"{path}: tensor {tensor.name} is stored as {tensor.tensor_type.name}, not supported; "
+                "quantise the model to another format, Q8_0 or Q4_K say (llama-quantize)"
+            )
 
 
 def _config(path: Path, reader: HeaderReader) -> PretrainedConfig:
@@ -93,6 +96,14 @@ def _config(path: Path, reader: HeaderReader) -> PretrainedConfig:
     except Exception as error:  # unknown architecture, missing key, wrong type: all of transformers' own making
         raise SourceError(f"{path}: transformers cannot read its config: {one_line(error)}") from error
     return config
+
+
+def _name_special_tokens(config: PretrainedConfig, vocabulary: Vocabulary | None) -> None:
+    """The config's ids are the vocabulary's: where the file states none, transformers puts its class's defaults."""
+    roles = vocabulary.roles if vocabulary else {}
+    config.bos_token_id = roles.get("bos")
+    config.pad_token_id = roles.get("pad")
+    config.eos_token_id = list(vocabulary.ends) if vocabulary else None
 
 
 def _generation(metadata: dict[str, Any], config: PretrainedConfig, path: Path) -> GenerationDefaults:
@@ -106,7 +117,4 @@ def _generation(metadata: dict[str, Any], config: PretrainedConfig, path: Path) 
         stated[name] = value
     if stated:
         stated["do_sample"] = stated.get("temperature", 1.0) > 0
-    # llama.cpp ends a text at each of these
-    ends = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    stated["eos_token_id"] = [token for token in ends if token is not None]
     return generation_defaults(stated, config, path)

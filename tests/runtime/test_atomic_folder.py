@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmc.runtime.artifact import atomic_folder as staging
+from llmc.runtime.artifact import atomic_folder as module
 from llmc.runtime.artifact.artifact import is_engine, open_artifact, read_manifest
 from llmc.runtime.artifact.atomic_folder import atomic_folder, check_output
 from llmc.runtime.errors import DiskFull, EngineError, OutputOccupied, OutputUnwritable
@@ -57,7 +57,7 @@ def fill(output, name="one"):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_an_engine_replaces_an_engine(tmp_path, monkeypatch, exchange):
     if not exchange:
-        monkeypatch.setattr(staging, "_exchange", lambda a, b: False)
+        monkeypatch.setattr(module, "_exchange", lambda a, b: False)
     output = tmp_path / "deep" / "er" / "engine"
     for name in ("one", "two"):
         fill(output, name)
@@ -133,7 +133,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def no_locks(*args):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(staging.fcntl, "flock", no_locks)
+    monkeypatch.setattr(module.fcntl, "flock", no_locks)
     output = tmp_path / "engine"
     (tmp_path / ".engine.llmc-build-maybe-alive").mkdir()
     fill(output)

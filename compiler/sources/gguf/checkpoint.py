@@ -18,7 +18,8 @@ from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorPr
 
 from llmc.compiler.sources.checkpoint import Checkpoint, Rows, StoredDtype, StoredTensor, checkpoint_of
 from llmc.compiler.sources.errors import SourceError
-from llmc.compiler.sources.gguf_reading import hf_names
+from llmc.compiler.sources.gguf.advice import INSTEAD
+from llmc.compiler.sources.gguf.reading import hf_names
 from llmc.compiler.sources.model_config import one_line
 
 GgufTensor = gguf.ReaderTensor
@@ -57,12 +58,14 @@ class _TransformersView:
         placed: dict[str, Any] = {}
         self._process(tensor, _widthless(tensor), placed)
         if len(placed) != 1:
-            raise SourceError(f"{self.path}: tensor {tensor.name} has no place in transformers' model, which drops it")
+            raise SourceError(f"{self.path}: tensor {tensor.name} has no place in transformers' model; {INSTEAD}")
         return next(iter(placed))
 
     def stored(self, name: str, parts: list[GgufTensor], shapes: dict[str, tuple[int, ...]]) -> StoredTensor:
         if name not in shapes:
-            raise SourceError(f"{self.path}: tensor {parts[0].name} maps to {name}, which the model does not have")
+            raise SourceError(
+                f"{self.path}: tensor {parts[0].name} maps to {name}, which the model does not have; {INSTEAD}"
+            )
         shape = shapes[name]
         origin = f"{self.path.name}:{'+'.join(part.name for part in parts)}"
         if len(parts) == 1 and self._is_untouched(parts[0]):

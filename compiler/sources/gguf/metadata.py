@@ -13,6 +13,7 @@ from transformers import PretrainedConfig
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
 from llmc.compiler.sources.errors import SourceError
+from llmc.compiler.sources.gguf.advice import INSTEAD
 
 # They fix tensor shapes, and every shape is compared with the module's.
 _SHOWN_BY_SHAPES = frozenset(
@@ -84,11 +85,12 @@ def check_metadata(metadata: Mapping[str, Any], architecture: str, config: Pretr
         if mapped.get(name) is not None:
             continue
         if (meaning := _MEANING.get(name)) is None:
-            raise SourceError(f"{path}: metadata {key} = {value!r} is read by neither transformers nor llmc")
+            raise SourceError(f"{path}: metadata {key} = {value!r} is read by neither transformers nor llmc; {INSTEAD}")
         expected = meaning(config)
         if not _agree(value, expected):
             raise SourceError(
-                f"{path}: metadata {key} = {value!r} is not honoured by transformers, whose config says {expected!r}"
+                f"{path}: metadata {key} = {value!r} is not honoured by transformers, whose config says {expected!r}; "
+                + INSTEAD
             )
 
 

@@ -1,9 +1,8 @@
 """Reading a GGUF header at the speed of its bytes.
 
-The gguf package makes an object of every string of the vocabulary, and transformers parses the file once for
-the config and once for the tokenizer and builds gguf's table of tensor names once per module: a minute for a
-Gemma. Here the file is parsed once, its long arrays are counted and not read (the tokenizer is read by
-transformers' own fast reader), and the table of names is built once.
+The gguf package makes an object of every string of the vocabulary, and transformers parses the file anew for
+the config and builds gguf's table of tensor names once per module: a minute for a Gemma. Here the file is
+parsed once, its long arrays are counted and read when asked for, and the table of names is built once.
 """
 
 import functools
@@ -50,6 +49,41 @@ class HeaderReader(gguf.GGUFReader):
             stand_in = np.zeros(0, np.uint8)
         types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(item_type)]
         return end - orig_offs, [stand_in], [0] * count, types
+
+    def scalars(self) -> dict[str, Any]:
+        """Every key but the arrays, which are the vocabulary and the like."""
+        fields = ((key, field) for key, field in self.fields.items() if field.types)
+        return {key: field.contents() for key, field in fields if field.types[0] != gguf.GGUFValueType.ARRAY}
+
+    def strings(self, key: str) -> list[str] | None:
+        """The content of an array of strings; None where the file has none under this key."""
+        if (start := self._array(key, gguf.GGUFValueType.STRING)) is None:
+            return None
+        found: list[str] = []
+        data, (offset, count) = self.data.data, start
+        length_at = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            end = offset + 8 + length_at(data, offset)[0]
+            found.append(str(data[offset + 8 : end], "utf-8"))
+            offset = end
+        return found
+
+    def numbers(self, key: str, *kinds: gguf.GGUFValueType) -> NDArray[Any] | None:
+        """The content of an array of one of these kinds of numbers; None where the file has none under this key."""
+        if (start := self._array(key, *kinds)) is None:
+            return None
+        kind = gguf.GGUFValueType(self.fields[key].types[1])
+        return np.frombuffer(self.data.data, self.gguf_scalar_to_np[kind], start[1], start[0])
+
+    def _array(self, key: str, *kinds: gguf.GGUFValueType) -> tuple[int, int] | None:
+        """(offset of the first item, number of items). ValueError for a field that is no such array."""
+        if (field := self.fields.get(key)) is None:
+            return None
+        if len(field.types) != 2 or field.types[1] not in kinds:
+            stated = " of ".join(kind.name for kind in field.types)
+            raise ValueError(f"{key} is {stated}, expected ARRAY of {' or '.join(kind.name for kind in kinds)}")
+        after_key = field.offset + 8 + len(key.encode()) + 4  # length, name, type
+        return after_key + 12, struct.unpack_from("<Q", self.data.data, after_key + 4)[0]
 
     def _past_strings(self, offset: int, count: int) -> int:
         data = self.data.data

@@ -1,0 +1,3 @@
+"""What a refusal tells people to do."""
+
+INSTEAD = "build from the model's HuggingFace folder instead"

@@ -1,0 +1,204 @@
+"""Each seam of docs/runtime.md with a toy user: what it takes is there, although nothing uses it yet."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import reference_oracle as oracle
+from engine_folders import ABI_FOLDER, IM_END
+
+from llmc.runtime import Engine, SamplingParams
+from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout
+from llmc.runtime.cpu.device import CpuDevice
+from llmc.runtime.device.protocol import Device, DeviceMemory
+from llmc.runtime.kv.blocks import BlockManager, BlockTable
+from llmc.runtime.kv.pool_sizes import retentions, size_pools
+from llmc.runtime.loop.layout import lay_out
+from llmc.runtime.loop.request import Request, TokenHistory
+from llmc.runtime.loop.schedule import Batch, Chunk
+from llmc.runtime.step.arrays import StepBuffers, StepLimits
+from llmc.runtime.step.row_sampling import RowSampling
+
+PARAMS = SamplingParams(temperature=1.2, seed=5, max_tokens=12, ignore_eos=True, repetition_penalty=1.3)
+
+
+def prompts(count: int, longest: int) -> list[list[int]]:
+    rng = random.Random(count)
+    return [[rng.randrange(oracle.NUM_VALID) for _ in range(rng.randint(1, longest))] for _ in range(count)]
+
+
+def answers(given: Sequence[Sequence[int]], params: SamplingParams = PARAMS) -> list[list[int]]:
+    return [oracle.generate(prompt, params, params.seed, eos=(IM_END,), max_len=256)[0] for prompt in given]
+
+
+def test_several_rows_of_a_sequence_in_one_step(engine: Engine) -> None:
+    """Speculation: a draft of three tokens is checked in one step, which chooses after each of them and before."""
+    (prompt,), seed = prompts(1, 20), 5
+    chosen = answers([prompt])[0]
+    tokens = [*prompt, *chosen[:2], 7]  # two that will be chosen, and one that will not
+    table = engine._blocks.allocate(len(tokens))
+    assert table is not None
+    engine._blocks.take(table, len(tokens))
+    request = Request(0, TokenHistory(tokens), len(prompt), RowSampling(PARAMS, seed, len(prompt), ()))
+    step, chunk = StepBuffers(engine.device.limits), Chunk(request, table, 0, len(tokens), samples=4)
+    batch = Batch((chunk,))
+    assert lay_out(batch, step) == [chunk] * 4 and not batch.decode_only
+    engine.device.prefill(step)
+    engine._blocks.free(table)
+    behind = oracle.choose(oracle.logits(tokens), tokens, len(prompt), PARAMS, seed)  # what nobody will ask for
+    assert step.out_tokens[:4].tolist() == [*chosen[:3], behind] and chosen[2] != 7
+
+
+class Late:
+    """A device that computes a step only when it is told to."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.queue: list[Callable[[], None]] = []
+
+    def run(self, batch: Batch, step: StepBuffers) -> None:
+        entry = self.device.decode if batch.decode_only else self.device.prefill
+        self.queue.append(lambda: entry(step))
+
+
+def test_a_commit_one_step_late(engine: Engine) -> None:
+    """Running ahead: the next step is laid out and queued, for others, before the last one's tokens are read."""
+    given = prompts(6, 60)
+    handles = [engine.submit(prompt, PARAMS) for prompt in given]
+    late, steps = Late(engine.device), [StepBuffers(engine.device.limits) for _ in range(2)]
+    behind, ahead = None, 0
+    while engine._live:
+        batch, step = engine._scheduler.schedule(), steps[0]
+        sampled = [engine._live[chunk.request] for chunk in lay_out(batch, step)]
+        if batch.chunks:
+            late.run(batch, step)
+            engine._scheduler.computed(batch)
+            ahead += behind is not None
+        if behind is not None:
+            late.queue.pop(0)()
+            engine._commit.tokens(*behind)
+            engine._forget(behind[1])
+        behind = (step, sampled) if batch.chunks else None
+        steps.reverse()
+    assert ahead >= 5
+    assert [list(handle.completion.token_ids) for handle in handles if handle.completion] == answers(given)
+
+
+INPUTS = ("token_ids", "positions", "seq_starts", "block_tables", "rows", "sampling")
+
+
+class Ranks:
+    """Devices that run every step together, of the same arrays; the last one's outputs count."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self.devices = devices
+        self.limits = devices[0].limits
+        self.num_blocks = tuple(min(counts) for counts in zip(*(d.num_blocks for d in devices), strict=True))
+
+    @property
+    def memory(self) -> DeviceMemory:
+        each = [vars(device.memory) for device in self.devices]
+        return DeviceMemory(**{name: sum(one[name] for one in each) for name in each[0]})
+
+    def prefill(self, step: StepBuffers) -> None:
+        given = [getattr(step, name).tobytes() for name in INPUTS]
+        for device in self.devices:
+            device.prefill(step)
+            assert [getattr(step, name).tobytes() for name in INPUTS] == given
+
+    def decode(self, step: StepBuffers) -> None:
+        for device in self.devices:
+            device.decode(step)
+
+    def close(self) -> None:
+        for device in self.devices:
+            device.close()
+
+
+def test_ranks_behind_one_device(engine: Engine) -> None:
+    """The loop knows one device, a device one set of arrays, which it does not change but for the outputs."""
+    given, limits = prompts(4, 60), engine.device.limits
+    blocks = [(20,), (30,)]  # the smaller pool counts: requests are preempted, on all ranks alike
+    ranks = Ranks([CpuDevice(engine.artifact, limits, count, 1) for count in blocks])
+    together = Engine(engine.artifact, ranks, limits.max_seqs, engine.tokenizer)
+    completions = together.generate(given, PARAMS)
+    ranks.close()
+    assert [list(completion.token_ids) for completion in completions] == answers(given)
+    assert sum(completion.num_preemptions for completion in completions) > 0
+
+
+def test_engines_on_one_pool_of_threads(cxx: list[str], tmp_path: Path) -> None:
+    """`pool_run` takes any step of any engine."""
+    program = tmp_path / "shared_pool"
+    source = Path(__file__).parent / "shared_pool.cc"
+    subprocess.run([*cxx, "-std=c++17", "-pthread", f"-I{ABI_FOLDER}", str(source), "-o", str(program)], check=True)
+    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    assert printed.split() == [str(9 * sum(range(1000))), "999"]
+
+
+BLOCK = 4
+HYBRID = KvLayout(BLOCK, (KvGroup(None, 64, 16, ()), KvGroup(2, 4096, 0, ())))  # KV, and a state of 4 KiB
+
+
+class Hybrid:
+    """A model with a cache of its tokens and a recurrent state: block i of the second group holds the state after the
+    last of its positions that was computed, and so, once the next block is written, the snapshot at its end."""
+
+    def __init__(self, num_blocks: Sequence[int]) -> None:
+        self.tokens = np.full((num_blocks[0], BLOCK), -1)
+        self.states = [0] * num_blocks[1]
+
+    def run(self, table: BlockTable, start: int, ids: Sequence[int]) -> int:
+        kept, states = table.block_ids(0), table.block_ids(1)
+        state = self.states[states[(start - 1) // BLOCK]] if start else oracle.SALT
+        for position, token in enumerate(ids, start):
+            self.tokens[kept[position // BLOCK], position % BLOCK] = token
+            state = oracle.mix(state ^ token)
+            self.states[states[position // BLOCK]] = state
+        return state
+
+
+def test_a_recurrent_state_and_its_snapshots() -> None:
+    """A prefix cache over both groups with what a cache of KV needs: share a table at a block's end, free it."""
+    limits = StepLimits(max_tokens=10, max_seqs=4, max_rows=4, max_seq_len=64, block_tokens=BLOCK, kv_groups=2)
+    num_blocks = size_pools(HYBRID, limits, 10**6)
+    assert num_blocks is not None and num_blocks[1] <= limits.max_seqs * (limits.max_tokens // BLOCK + 2)
+    manager = BlockManager(retentions(HYBRID, limits.max_tokens), (200, 80))
+    model, rng, found, hits = Hybrid((200, 80)), random.Random(4), dict[tuple[int, ...], BlockTable](), 0
+    for _ in range(30):
+        ids = [rng.randrange(2) for _ in range(rng.randint(1, 40))]
+        start = max((n for n in range(0, len(ids), BLOCK) if tuple(ids[:n]) in found), default=0)
+        table = manager.share(found[tuple(ids[:start])], start) if start else manager.allocate(0)
+        hits += start > 0
+        assert table is not None and manager.extend(table, len(ids))
+        ends = sorted({len(ids), *(rng.randrange(start, len(ids)) for _ in range(3))} - {start})
+        ends = sorted({*ends, *range(start + limits.max_tokens, len(ids), limits.max_tokens)})
+        for begin, end in pairwise([start, *ends]):
+            manager.take(table, end)
+            state = model.run(table, begin, ids[begin:end])
+            for boundary in range(begin // BLOCK * BLOCK + BLOCK, end + 1, BLOCK):
+                manager.computed(table, boundary)  # a step told block by block: each snapshot can be kept
+                if tuple(ids[:boundary]) not in found and len(found) < 20:
+                    shared = manager.share(table, boundary)
+                    assert shared is not None
+                    found[tuple(ids[:boundary])] = shared
+            manager.computed(table, end)
+            manager.check_integrity()
+        assert state == Hybrid((10, 10)).run(*_alone(ids))
+        manager.free(table)
+    for table in found.values():
+        manager.free(table)
+    assert hits > 5 and manager.num_free == 280
+
+
+def _alone(ids: Sequence[int]) -> tuple[BlockTable, int, Sequence[int]]:
+    manager = BlockManager(retentions(HYBRID, len(ids)), (10, 10))
+    table = manager.allocate(len(ids))
+    assert table is not None
+    manager.take(table, len(ids))
+    return table, 0, ids
