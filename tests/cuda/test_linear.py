@@ -11,6 +11,7 @@ from harness import Lab
 from linear_cases import CASES, LinearData, epilogue, launch
 from linear_shapes import S, mma, wgmma
 
+import llmc.runtime.cuda.plan as plan
 from llmc.codegen.cuda.arguments import Input, Output, StepArray
 from llmc.codegen.cuda.linear.cost import cost
 from llmc.codegen.cuda.linear.epilogue import write_epilogue
@@ -32,6 +33,7 @@ from llmc.codegen.cuda.linear.variants import (
     tile_name,
     variants,
 )
+from llmc.codegen.cuda.plan.launches import ChosenKernels
 from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.emulator.build import HostCompiler
 from llmc.emulator.session import Mode, Schedule
@@ -132,6 +134,9 @@ def test_arguments_in_order() -> None:
     operands = [a.operand for a in p.arguments]
     assert operands == [Input(0), Input(1), StepArray("counts"), Input(2), Input(3), Output(), PARTIALS, COUNTERS]
     assert (p.grid(9), p.num_counters(9)) == ((2, 2, 3), 4)
+    kernels = ChosenKernels()
+    scratch = kernels.scratch([kernels.add(p)])
+    assert scratch == (plan.Scratch("linear_partials", zeroed=False), plan.Scratch("linear_counters", zeroed=True))
     assert p.workspace_bytes(9) == 4 * 3 * 64 * 8 * 4
     q = wgmma("plain", 70, 330, 128, 64, 8, S, 3)
     boxes = [a.box for a in q.arguments if a.box]
