@@ -26,11 +26,11 @@ def one(model: str, out: str, scheme: str) -> None:
     """In a process of its own: build, then load."""
     begin = time.perf_counter()
     from llmc.compiler.build import BuildOptions, build
-    from llmc.ir.ops.kernel import Scheme
+    from llmc.ir.formats import Scheme
 
     imported = time.perf_counter()
     stages: dict[str, float] = {}
-    manifest = build(BuildOptions(model, Path(out), scheme=Scheme(scheme)), _Stages(stages))
+    manifest = build(BuildOptions(model, Path(out), scheme=Scheme.named(scheme)), _Stages(stages))
     built = time.perf_counter()
     from llmc.runtime import Engine
 

@@ -15,8 +15,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from llmc.codegen.packing import round_bf16
-from llmc.codegen.weight_formats import stored_bytes
+from llmc.codegen.packing import bits, stored_bytes
 from llmc.codegen.weights import Array, sources, stored, weight_name
 from llmc.ir.ops.constant import Origin, Source, WeightExpr
 from llmc.ir.types import DType
@@ -70,8 +69,7 @@ class RandomWeights:
         key = dtype, inputs
         if key not in self._halves:
             values = self._block / np.sqrt(np.float32(inputs))
-            bits = round_bf16(values) if dtype is DType.BF16 else values.astype(np.float16)
-            self._halves[key] = bits.view(np.uint8)
+            self._halves[key] = bits(values, dtype).view(np.uint8)
         return self._halves[key]
 
 

@@ -14,15 +14,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llmc.codegen.packing import PANEL, pack_stream, round_bf16, round_up
-from llmc.codegen.weight_formats import stored_bytes, weight_format
+from llmc.codegen.packing import PANEL, Bits, Packing, bits, round_up, stored_bytes
+from llmc.ir.formats import Part
 from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.constant import (
     Apply,
     Interleave,
     Literal,
     Pack,
-    QuantizeChannels,
+    Quantize,
     Source,
     Weight,
     WeightExpr,
@@ -30,7 +30,6 @@ from llmc.ir.ops.constant import (
 from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.ir.ops.shape import Concat, Slice
 from llmc.ir.reference import apply_op, constant
-from llmc.ir.types import DType
 
 Array = npt.NDArray[np.generic]
 DATA_ALIGNMENT = 4096
@@ -81,9 +80,9 @@ def place_weights(exprs: Sequence[WeightExpr]) -> list[PlacedWeight]:
 
 def weight_name(expr: WeightExpr) -> str:
     """The checkpoint tensors a weight is made of, joined; scales of a quantised weight end in .scale."""
-    is_scale = expr.type.dtype is DType.F32 and any(isinstance(o, QuantizeChannels) for o in _ops(expr))
+    parts = {op.part for op in _ops(expr) if isinstance(op, Quantize)} - {Part.DATA}
     names = "+".join(dict.fromkeys(s.name for s in sources(expr))) or "constant"
-    return names + (".scale" if is_scale else "")
+    return ".".join([names, *(part.value for part in parts)])
 
 
 def sources(expr: WeightExpr) -> list[Source]:
@@ -166,22 +165,25 @@ def stored(expr: WeightExpr, reader: SourceReader) -> Iterator[npt.NDArray[np.ui
     type_ = expr.type
     shape = type_.static_shape()
 
-    def bits(values: Array) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
-        return _bits(values, type_.dtype, expr)
+    def as_bits(values: Array) -> Bits:
+        try:
+            return bits(values, type_.dtype)
+        except IRError as error:
+            raise IRError(f"{weight_name(expr)}: {error}") from error
 
     if isinstance(expr, Apply) and isinstance(expr.op, Pack):
         inner = expr.args[0]
-        read = lambda lo, hi: bits(evaluator.rows(inner, lo, hi))  # noqa: E731
+        read = lambda lo, hi: as_bits(evaluator.rows(inner, lo, hi))  # noqa: E731
         n, k = shape
-        fmt = weight_format(type_)
-        yield from pack_stream(fmt, n, k, read, CHUNK_VALUES * fmt.dtype.itemsize)
+        packing = Packing(expr.op.scheme, expr.op.order)
+        yield from packing.pack_stream(n, k, read, CHUNK_VALUES * packing.dtype.itemsize)
         return
     if not shape:
-        yield bits(evaluator.whole(expr)).reshape(1).view(np.uint8)
+        yield as_bits(evaluator.whole(expr)).reshape(1).view(np.uint8)
         return
     step = round_up(max(1, CHUNK_VALUES // _row_values(expr)), PANEL)  # interleaved parts are cut at whole runs
     for start in range(0, shape[0], step):
-        values = bits(evaluator.rows(expr, start, min(shape[0], start + step)))
+        values = as_bits(evaluator.rows(expr, start, min(shape[0], start + step)))
         yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
@@ -189,22 +191,6 @@ def _row_values(expr: WeightExpr) -> int:
     """Values in a row of the expression, or of the widest that it is computed from: a scale comes of a whole row."""
     parts = [_row_values(a) for a in expr.args] if isinstance(expr, Apply) else []
     return max([prod(expr.type.static_shape()[1:]), *parts])
-
-
-def _bits(values: Array, dtype: DType, expr: WeightExpr) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
-    match dtype:
-        case DType.BF16:
-            return round_bf16(np.asarray(values, np.float32))
-        case DType.F16:
-            # rounded already, by the expression's cast: what did not fit is infinite now
-            if np.isinf(values).any():
-                raise IRError(f"{weight_name(expr)}: a value beyond float16's 65504: build in bf16")
-            return np.asarray(values, np.float16).view(np.uint16)
-        case DType.F32:
-            return np.asarray(values, np.float32)
-        case DType.I8:
-            return np.asarray(values, np.int8)
-    raise IRError(f"no weight is stored as {dtype.value}")
 
 
 class Evaluator:
@@ -236,7 +222,7 @@ class Evaluator:
                 return self.reader.read(expr, (start, stop))
             case Apply(Unary() | Binary() | Where() | Cast() as op, args):
                 return apply_op(op, [self._aligned(a, expr, start, stop) for a in args])
-            case Apply(QuantizeChannels() as op, (arg,)):
+            case Apply(Quantize() as op, (arg,)):
                 return apply_op(op, [self.rows(arg, start, stop)])
             case Apply(Pack(), (arg,)):
                 return self.rows(arg, start, stop)

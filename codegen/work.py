@@ -11,16 +11,15 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Protocol
 
 from llmc.codegen.body_work import body_flops, elements, elements_read
-from llmc.codegen.packing import round_up
+from llmc.codegen.packing import stored_bytes
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import KvWrite, Mask, PagedAttention
 from llmc.ir.ops.constant import Weight
 from llmc.ir.ops.kernel import PackedLinear, RowKernel, Rows
-from llmc.ir.types import CacheType, DType, Panels, TensorType
+from llmc.ir.types import CacheType, DType, TensorType
 
 SOFTMAX_FLOPS = 5  # per score: scale, maximum, subtract, exponential, sum
 SOFTCAP_FLOPS = 3  # per score: divide, tanh, multiply
@@ -119,14 +118,6 @@ def slots(graph: Graph) -> dict[int, Slot]:
     return found
 
 
-def weight_bytes(type_: TensorType) -> int:
-    """Of a constant, with the padding of its layout."""
-    if not isinstance(type_.layout, Panels):
-        return prod(type_.static_shape()) * type_.dtype.num_bytes
-    n, k = type_.static_shape()
-    return round_up(n, type_.layout.cols) * round_up(k, type_.layout.pad) * type_.dtype.num_bytes
-
-
 def kernels(graph: Graph) -> list[Node]:
     """The nodes that are launches."""
     return [n for n in graph.nodes if not isinstance(n.op, Weight)]
@@ -166,7 +157,7 @@ class Costing:
         """Of a whole value: rows of a step, or a constant."""
         type_ = value.tensor
         if not value.tensor.is_rowed:
-            return weight_bytes(type_)
+            return stored_bytes(type_)
         if type_.rank == 1:  # ids, positions: packed
             return elements(type_, step.sizes) * type_.dtype.num_bytes
         return elements(type_, step.sizes) // type_.static_row_width() * self.storage.row_bytes(type_)

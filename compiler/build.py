@@ -26,9 +26,10 @@ from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.compiler.sources.special_tokens import decide_tokens
 from llmc.compiler.targets.backend import Builder, Lowered
+from llmc.ir.formats import WeightLayout
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin, Source
-from llmc.ir.ops.kernel import Sample, WeightLayout
+from llmc.ir.ops.kernel import Sample
 from llmc.ir.printer import print_graph
 from llmc.passes.pipeline import run_pipeline
 from llmc.passes.rewrite import RuleLog
@@ -161,7 +162,7 @@ def _facts(
         model=ModelSummary(
             name=source.name,
             architecture=captured.model_class,
-            dtype=options.scheme.value,
+            dtype=options.scheme.name,
             num_parameters=sum(int(np.prod(s.shape)) for s in parameters),
             vocab_size=vocab_size,
             num_valid_tokens=sample.op.num_valid_tokens,

@@ -11,14 +11,13 @@ from llmc.compiler.sources.given import what_is
 from llmc.compiler.targets.backend import Backend
 from llmc.compiler.targets.find import find_target
 from llmc.compiler.targets.limits import check_limits
-from llmc.ir.ops.kernel import Scheme, WeightLayout
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.parser import ParseError
 from llmc.passes.pipeline import Pipeline, default_pipeline, with_options
 from llmc.runtime.artifact.artifact import is_engine
 from llmc.runtime.artifact.atomic_folder import check_output, check_writable
 
 STEP_TOKENS = 512
-INT8_GROUP = 64
 
 
 class BuildError(Exception):
@@ -55,7 +54,7 @@ class BuildOptions:
     def pipeline(self, num_valid_tokens: int, layout: WeightLayout) -> Pipeline:
         """The passes, as changed by the user. Raises BuildError."""
         try:
-            return with_options(default_pipeline(self.scheme, INT8_GROUP, num_valid_tokens, layout), self.passes)
+            return with_options(default_pipeline(self.scheme, num_valid_tokens, layout), self.passes)
         except (ValueError, ParseError) as error:
             raise BuildError(str(error)) from error
 

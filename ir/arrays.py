@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from llmc.ir.formats import Numbers, Part
 from llmc.ir.ops.attention import Attention, Mask, PagedAttention
 from llmc.ir.ops.nn import LayerNorm, RopeStyle
 from llmc.ir.ops.pointwise import BinaryFn, UnaryFn
@@ -58,11 +59,23 @@ def widened(x: Array) -> Floats:
 
 @dataclass(frozen=True)
 class QuantizedRows:
-    """What quantize_rows gives: data i8 [T, K], scales f32 [T, groups] of `group` columns each (0: the row)."""
+    """Numbers with scales: data [rows, K], scales f32 [rows, groups] of `group` columns each (0: the row)."""
 
     data: Array
     scales: Array
     group: int
+
+    @classmethod
+    def of(cls, parts: list[Array], numbers: Numbers) -> QuantizedRows:
+        """From arrays of their own."""
+        data, scales = parts
+        return cls(data, scales.reshape(len(data), -1), numbers.group or 0)
+
+    def part(self, part: Part) -> Array:
+        """As an array of its own: scales are f32 [rows] where there is one to a row."""
+        if part is Part.DATA:
+            return self.data
+        return self.scales if self.group else self.scales[:, 0]
 
     def floats(self) -> Floats:
         width = self.data.shape[1]
@@ -222,14 +235,14 @@ def attention(op: Attention, args: list[Array]) -> Floats:
     return per_head.transpose(1, 0, 2)
 
 
-def quantize_rows(x: npt.NDArray[np.float32], group: int) -> list[Array]:
-    """Symmetric int8 per group of a row (0: whole rows), in float32: data i8 of x's shape, scales f32[rows, groups]."""
-    size = group or x.shape[1]
+def quantize(x: npt.NDArray[np.float32], numbers: Numbers) -> QuantizedRows:
+    """Symmetric per group of a row, computed in float32."""
+    size, limit = numbers.group or x.shape[1], np.float32(numbers.largest)
     groups = np.pad(x, ((0, 0), (0, -x.shape[1] % size))).reshape(len(x), -1, size)
     largest = np.abs(groups).max(-1)
-    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
-    data = np.clip(np.rint(groups * inverse[..., None]), -127, 127).astype(np.int8)
-    return [data.reshape(len(x), -1)[:, : x.shape[1]], largest / np.float32(127)]
+    inverse = np.divide(limit, largest, out=np.zeros_like(largest), where=largest > 0)
+    data = np.clip(np.rint(groups * inverse[..., None]), -limit, limit).astype(NUMPY[numbers.element])
+    return QuantizedRows(data.reshape(len(x), -1)[:, : x.shape[1]], largest / limit, numbers.group or 0)
 
 
 def interleave(parts: list[Array], rows: int) -> Array:

@@ -10,10 +10,10 @@ import typing
 from enum import Enum
 
 from llmc.ir.dims import Dim, Poly, sym
+from llmc.ir.formats import Groups, Packed, Scheme, WeightLayout
 from llmc.ir.graph import Graph, Node, Op, Value
-from llmc.ir.ops.attention import Mask
 from llmc.ir.ops.constant import Apply, Literal, Source, WeightExpr
-from llmc.ir.types import CacheType, DType, Groups, Layout, Panels, TensorType, Type
+from llmc.ir.types import CacheType, DType, Layout, TensorType, Type
 
 _TOKEN = re.compile(
     r"""\s+|\#[^\n]*|(?P<str>"(?:[^"\\]|\\.)*")|(?P<num>-?(?:\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+|inf\b|nan\b))"""
@@ -21,7 +21,7 @@ _TOKEN = re.compile(
 )
 T = typing.TypeVar("T")
 E = typing.TypeVar("E", bound=Enum)
-_NESTED: dict[str, type] = {c.__name__: c for c in (Mask, Source, Literal, Apply, Panels)}
+_EXPRS: dict[str, type] = {c.__name__: c for c in (Source, Literal, Apply)}
 
 
 class ParseError(ValueError):
@@ -43,10 +43,11 @@ def parse_all(text: str) -> list[Graph]:
     return [parse(text[a:b]) for a, b in zip([0, *starts[1:]], ends, strict=True)]  # what comes before counts
 
 
-def parse_attributes(cls: type, text: str) -> object:
-    """An instance of a dataclass from the attributes of its text form, `{field=value, ...}` (may be empty)."""
+def parse_attributes(cls: type, text: str, others: object | None = None) -> object:
+    """An instance of a dataclass from the attributes of its text form, `{field=value, ...}` (may be empty); those that
+    are not given are as in `others`."""
     parser = _Parser(text)
-    made = parser._fields(cls, {})
+    made = parser._fields(cls, {}, others)
     parser.expect_end()
     return made
 
@@ -68,9 +69,12 @@ class _Parser:
         self.next = 0
 
     def _error(self, at: int, expected: str, got: str) -> ParseError:
+        return ParseError(f"{self._place(at)}: expected {expected}, got {got!r}")
+
+    def _place(self, at: int) -> str:
         line = self.text.count("\n", 0, at) + 1
         column = at - (self.text.rfind("\n", 0, at) + 1) + 1
-        return ParseError(f"line {line}, column {column}: expected {expected}, got {got!r}")
+        return f"line {line}, column {column}"
 
     def fail(self, expected: str) -> ParseError:
         _, got, at = self.tokens[self.next]
@@ -181,16 +185,22 @@ class _Parser:
         return TensorType(dtype, tuple(dims), layout)
 
     def _layout(self) -> Layout:
-        panels = re.fullmatch(r"panels(\d+)x(\d+)p(\d+)", self.tokens[self.next][1])
         groups = re.fullmatch(r"groups(\d+)", self.tokens[self.next][1])
-        if not panels and not groups:
-            raise self.fail("a layout")
+        if groups:
+            self.next += 1
+            return Groups(int(groups[1]))
+        scheme = self._scheme()
+        self.expect("in")
+        return Packed(scheme, self._enum(WeightLayout))
+
+    def _scheme(self) -> Scheme:
+        _, got, at = self.tokens[self.next]
+        try:
+            scheme = Scheme.named(got)
+        except ValueError as error:
+            raise ParseError(f"{self._place(at)}: {error}") from None
         self.next += 1
-        if panels:
-            cols, step, pad = map(int, panels.groups())
-            return Panels(cols, step, pad)
-        assert groups
-        return Groups(int(groups[1]))
+        return scheme
 
     def dim(self) -> Dim:
         total = self._monomial()
@@ -226,10 +236,10 @@ class _Parser:
         assert isinstance(op, Op)
         return op
 
-    def _fields(self, cls: type, scope: dict[str, Value]) -> object:
+    def _fields(self, cls: type, scope: dict[str, Value], others: object | None = None) -> object:
         hints = typing.get_type_hints(cls)
         known = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-        given: dict[str, object] = {}
+        given: dict[str, object] = {} if others is None else dict(vars(others))
         start = self.tokens[self.next][2]
         if self.accept("{") and not self.accept("}"):
             while True:
@@ -278,14 +288,17 @@ class _Parser:
             return self._op(scope)
         if hint is TensorType:
             return self.value_type()
+        if hint is Scheme:
+            return self._scheme()
         if issubclass(hint, Enum):
             return self._enum(hint)
-        if issubclass(hint, WeightExpr) or hint in _NESTED.values():
-            name = self.tokens[self.next][1]
-            if not issubclass(_NESTED.get(name, type(None)), hint):
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            kinds = _EXPRS if hint is WeightExpr else {hint.__name__: hint}
+            kind = kinds.get(self.tokens[self.next][1])
+            if kind is None:
                 raise self.fail(f"a {hint.__name__}")
             self.next += 1
-            return self._fields(_NESTED[name], scope)
+            return self._fields(kind, scope)
         raise self.fail(f"a literal of type {hint}")
 
     def _enum(self, hint: type[E]) -> E:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from llmc.ir.dims import Poly, Sym
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Graph, Node, Op, Value
 from llmc.ir.types import TensorType
 
@@ -81,7 +82,7 @@ def _literal(value: object, indent: str, names: dict[Value, str]) -> str:
             return f"[{', '.join(_literal(v, indent, names) for v in value)}]"
         case Graph():
             return _print(value, indent, names)
-        case TensorType():
+        case TensorType() | Scheme():
             return str(value)
         case _:
             return _fields(value, indent, names)

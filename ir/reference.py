@@ -22,7 +22,7 @@ from llmc.ir.arrays import (
     binary,
     interleave,
     layer_norm,
-    quantize_rows,
+    quantize,
     reduce,
     rope,
     rope_table,
@@ -33,6 +33,7 @@ from llmc.ir.arrays import (
     widened,
 )
 from llmc.ir.dims import Dim, Poly, evaluate
+from llmc.ir.formats import Numbers, weight_numbers
 from llmc.ir.graph import Graph, Node, Op, Value
 from llmc.ir.ops.attention import Attention, KvWrite, MaskDescriptor, PagedAttention
 from llmc.ir.ops.constant import (
@@ -40,8 +41,7 @@ from llmc.ir.ops.constant import (
     Interleave,
     Literal,
     Pack,
-    QuantizeChannels,
-    QuantPart,
+    Quantize,
     Scalar,
     Source,
     Weight,
@@ -52,6 +52,7 @@ from llmc.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeTable
 from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.ir.ops.reduce import GatedLinear, Linear, MatMul, Reduce, Softmax
 from llmc.ir.ops.shape import Arange, Concat, Expand, GatherRows, Permute, Slice, View
+from llmc.ir.types import DType
 
 ReadSource = Callable[[Source], Array]
 
@@ -119,8 +120,11 @@ class _Interpreter:
             case RopeTable():
                 results = rope_table(*arrays)
             case QuantizeRows(group):
-                data, scales = quantize_rows(arrays[0].astype(np.float32), group)
-                return [QuantizedRows(data, scales, group)]
+                return [quantize(arrays[0].astype(np.float32), Numbers(DType.I8, group))]
+            case Embedding() if len(arrays) > 2:
+                table, ids, *scales = arrays
+                rows = [part[ids] for part in (table, *scales)]
+                results = [_floats(rows, weight_numbers(node.inputs[0].tensor))]
             case GatedLinear(body):
                 x, a, b, *extras = arrays
                 both = [self._real(np.asarray(widened(x) @ widened(w).T)) for w in (a, b)]
@@ -178,8 +182,7 @@ class _Interpreter:
             case Linear():
                 return np.asarray(widened(args[0]) @ widened(args[1]).T + (widened(args[2]) if len(args) > 2 else 0))
             case Embedding():
-                rows = np.asarray(args[0][args[1]])
-                return widened(rows) * args[2][args[1]][..., None] if len(args) > 2 else rows
+                return np.asarray(args[0][args[1]])
             case RmsNorm(eps):
                 x = widened(args[0])
                 normed = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
@@ -199,9 +202,8 @@ class _Interpreter:
                 return args[0]
             case Interleave(rows):
                 return interleave(args, rows)
-            case QuantizeChannels(part):
-                data, scales = quantize_rows(args[0].astype(np.float32), 0)
-                return data if part is QuantPart.DATA else scales[:, 0]
+            case Quantize(scheme, part):
+                return quantize(args[0].astype(np.float32), scheme.weight).part(part)
         raise TypeError(f"the interpreter has no meaning for {op}")
 
     def cached(self, op: KvWrite | PagedAttention, inputs: list[object]) -> object:
@@ -226,19 +228,21 @@ class _Interpreter:
         return self._real(result.reshape(len(result), -1) if op.joined else result)
 
     def packed_linear(self, op: PackedLinear, inputs: list[object]) -> list[object]:
-        x, w, *extra = inputs
-        weights = widened(np.asarray(w))
-        if isinstance(x, QuantizedRows):
-            channel_scales, *extra = extra
-            result = x.floats() @ weights.T * widened(np.asarray(channel_scales))
-        else:
-            result = widened(np.asarray(x)) @ weights.T
+        x, *rest = inputs
+        parts, extra = [np.asarray(p) for p in rest[: op.num_parts]], rest[op.num_parts :]
+        rows = x.floats() if isinstance(x, QuantizedRows) else widened(np.asarray(x))
+        result = rows @ _floats(parts, op.scheme.weight).T
         results = [result]
         if op.gated:
             runs = result.reshape(len(result), -1, 2, GATE_RUN)
             width = evaluate(op.epilogue.inputs[0].tensor.shape[-1], {})
             results = [runs[:, :, i].reshape(len(result), -1)[:, :width] for i in range(2)]
         return self.graph(op.epilogue, [*(self._real(r) for r in results), *extra])
+
+
+def _floats(parts: list[Array], numbers: Numbers) -> Floats:
+    """What the parts of a matrix mean."""
+    return widened(parts[0]) if numbers.group is None else QuantizedRows.of(parts, numbers).floats()
 
 
 def _bind(shape: tuple[Dim, ...], actual: tuple[int, ...], sizes: dict[str, int]) -> None:

@@ -44,31 +44,8 @@ _HOLDS = {
 
 
 @dataclass(frozen=True)
-class Panels:
-    """Storage of a weight [N, K] in panels of `cols` rows of N: [N/cols][K/step][cols][step].
-
-    N is padded with zeros to `cols` and K to `pad`. The logical shape of the type stays [N, K].
-    """
-
-    cols: int
-    step: int
-    pad: int
-
-    def __str__(self) -> str:
-        return f"panels{self.cols}x{self.step}p{self.pad}"
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Storage of int8 rows [T, K] with a float32 scale for every `size` columns of a row, 0: one for the row."""
-
-    size: int
-
-    def __str__(self) -> str:
-        return f"groups{self.size}"
-
-
-Layout = Panels | Groups
+class Layout:
+    """How a tensor lies in memory, where that is not as its shape says (ir/formats.py has the kinds)."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from llmc.ir.types import DType
 from llmc.passes.pattern import Match, Var, add, op
 from llmc.passes.rewrite import RuleLog, apply_rules, rule
 
+JOINED = " + "  # between the paths of modules whose linears are one
 X, W, BIAS = Var("x"), Var("w"), Var("bias")
 
 
@@ -83,7 +84,7 @@ class FuseLinears:
     def _fuse(
         self, group: list[Node], constants: dict[Value, WeightExpr], b: Builder, replaced: dict[Value, Value]
     ) -> None:
-        b.loc = " + ".join(dict.fromkeys(n.loc for n in group))
+        b.loc = JOINED.join(dict.fromkeys(n.loc for n in group))
         widths = [n.inputs[1].tensor.static_shape()[0] for n in group]
         stacked = [Apply(Concat(0), tuple(constants[n.inputs[1]] for n in group))]
         if any(len(n.inputs) == 3 for n in group):

@@ -3,51 +3,67 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
+from llmc.ir.formats import Part, Scheme, WeightLayout
 from llmc.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
 from llmc.ir.ops.constant import (
     Apply,
     Interleave,
     Pack,
-    QuantizeChannels,
-    QuantPart,
+    Quantize,
     Scalar,
     Weight,
     WeightExpr,
 )
-from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Scheme, WeightLayout
+from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows
 from llmc.ir.ops.nn import Embedding
 from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast
 from llmc.ir.ops.reduce import GatedLinear, Linear
-from llmc.ir.types import Panels
+from llmc.ir.types import DType
 from llmc.passes.canonicalise import merge_equal
 from llmc.passes.cone import OPERAND_PAD, cones
+from llmc.passes.linears import JOINED
 from llmc.passes.rewrite import RuleLog
 
-PANEL = 32
-ROW_PAD = 8  # values of 16 bits in 16 bytes
 # CUDA kernels do not read beyond an operand's row.
 _OPERAND_PAD = {WeightLayout.PANELS: OPERAND_PAD, WeightLayout.ROWS: 1}
+
+
+@dataclass(frozen=True)
+class At:
+    """The scheme of linears of some modules. `module`: a pattern of their paths, as `*.mlp.*` or `lm_head`."""
+
+    module: str
+    scheme: Scheme
 
 
 @dataclass(frozen=True)
 class LowerLinears:
     """linear and gated_linear => packed_linear with the pointwise nodes that follow as its epilogue.
 
-    A table that an embedding and the head share is packed once and read by both; other tables stay in rows.
-    `group`: columns per activation scale of int8 (32 or a multiple of 64), 0 for whole rows.
+    Each linear is in the scheme of the first of `others` that names its module, else in `scheme`. A table that an
+    embedding and the head share is packed once and read by both; other tables stay in rows.
     """
 
     scheme: Scheme
-    group: int = 0
     layout: WeightLayout = WeightLayout.PANELS
-
-    def __post_init__(self) -> None:
-        if self.group not in (0, 32) and (self.group < 0 or self.group % 64):
-            raise ValueError(f"activation group {self.group}: expected 0 (whole rows), 32, or a multiple of 64")
+    others: tuple[At, ...] = ()
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
         return _Lowering(self, merge_equal(self._spelled_out(graph)), log).run()
+
+    def scheme_of(self, loc: str) -> Scheme:
+        """Of the linear at a place. IRError where linears that were joined are to have several."""
+        found = {module: self._named(module) for module in loc.split(JOINED)}
+        first, *rest = dict.fromkeys(found.values())
+        if rest:
+            wanted = ", ".join(f"{module} in {scheme}" for module, scheme in found.items())
+            raise IRError(f"one linear, joined of {wanted}: give them one scheme, or leave out fuse-linears")
+        return first
+
+    def _named(self, module: str) -> Scheme:
+        return next((at.scheme for at in self.others if fnmatchcase(module, at.module)), self.scheme)
 
     def _spelled_out(self, graph: Graph) -> Graph:
         """Biases as additions and operands as conversions of their own, so that epilogues can take both."""
@@ -68,13 +84,10 @@ class LowerLinears:
         return Graph(graph.name, graph.inputs, graph.outputs, tuple(b.nodes))
 
     def _operand(self, b: Builder, x: Value, loc: str) -> Value:
-        match self.scheme:
-            case Scheme.F32:
-                return x
-            case Scheme.BF16 | Scheme.F16:
-                return b.add(Cast(self.scheme.stored), x, loc=loc)
-            case Scheme.INT8:
-                return b.add(QuantizeRows(self.group), x, loc=loc)
+        numbers = self.scheme_of(loc).operand
+        if numbers.group is not None:
+            return b.add(QuantizeRows(numbers.group), x, loc=loc)
+        return x if numbers.element is DType.F32 else b.add(Cast(numbers.element), x, loc=loc)
 
 
 class _Lowering:
@@ -85,7 +98,8 @@ class _Lowering:
         self.users = graph.users()
         self.exprs = {n.output: n.op.expr for n in graph.nodes if isinstance(n.op, Weight)}
         self.scalars = {n.output: n.op for n in graph.nodes if isinstance(n.op, Scalar)}
-        self.packed_exprs = {self.exprs.get(n.inputs[1]) for n in graph.nodes if isinstance(n.op, Linear)}
+        linears = [n for n in graph.nodes if isinstance(n.op, Linear)]
+        self.schemes = {self.exprs.get(n.inputs[1]): options.scheme_of(n.loc) for n in linears}  # of packed weights
         self.b = Builder()
 
     def run(self) -> Graph:
@@ -108,7 +122,7 @@ class _Lowering:
 
     def plan(self, node: Node, taken: set[Node]) -> tuple[Value, Node]:
         """The fused node for a linear (its inputs still in the model's formats), placed where its cone ends."""
-        pad = _OPERAND_PAD[self.options.layout]
+        scheme, pad = self.options.scheme_of(node.loc), _OPERAND_PAD[self.options.layout]
         found = [c for c in cones(self.graph, self.users, node.outputs, pad) if not taken.intersection(c.nodes)]
         cone = found[-1]
         taken.update(cone.nodes)
@@ -117,12 +131,12 @@ class _Lowering:
             results = gate.inputs[:2]
             chain, more = cone.body("epilogue", gate.outputs, self.scalars)
             body = Graph("epilogue", (*gate.inputs, *chain.inputs[1:]), chain.outputs, (*gate.nodes, *chain.nodes))
-            op = PackedLinear(self.options.scheme, body, gated=True)
+            op = PackedLinear(scheme, body, gated=True)
             inputs = (*node.inputs, *more)
         else:
             results = (Value(node.output.type, "y"),)
             body, more = cone.body("epilogue", results, self.scalars)
-            op = PackedLinear(self.options.scheme, body)
+            op = PackedLinear(scheme, body)
             inputs = (*node.inputs, *more)
         for absorbed in cone.nodes:
             self.log.applied["fuse-epilogue-" + absorbed.op.mnemonic()] += 1
@@ -137,33 +151,24 @@ class _Lowering:
         exprs = [self.exprs.get(w) for w in weights]
         if None in exprs:
             raise IRError(f"linear at {node.loc or 'no module'}: its weight {weights[0].type} is not a constant")
-        packed = self.packed([e for e in exprs if e is not None])
+        packed = self.packed([e for e in exprs if e is not None], op.scheme)
         inputs = [x, *(self.b.add(Weight(e)) for e in packed), *extras]
         self.b.nodes.append(Node(op, tuple(inputs), node.outputs, node.loc))
 
-    def panels(self) -> Panels:
-        if self.options.layout is WeightLayout.ROWS:
-            return Panels(1, 1, ROW_PAD)
-        match self.options.scheme:
-            case Scheme.F32:
-                return Panels(PANEL, 1, 1)
-            case Scheme.BF16 | Scheme.F16:
-                return Panels(PANEL, 2, 32)
-            case Scheme.INT8:
-                return Panels(PANEL, 4, max(self.options.group, 64))
+    def packed(self, exprs: list[WeightExpr], scheme: Scheme) -> list[WeightExpr]:
+        """The arrays of a weight, made of one matrix or of two by turns, as they lie on disk: packed data, then scales
+        where there are any."""
 
-    def packed(self, exprs: list[WeightExpr]) -> list[WeightExpr]:
-        """The weight's arrays as they lie on disk: packed data, then for int8 the channel scales."""
-        scheme = self.options.scheme
-        layout = Pack(self.panels())
+        def part(part: Part) -> WeightExpr:
+            op = Cast(scheme.weight.element) if scheme.weight.group is None else Quantize(scheme, part)
+            made = tuple(Apply(op, (e,)) for e in exprs)
+            joined = made[0] if len(made) == 1 else Apply(Interleave(GATE_RUN), made)
+            if part is Part.DATA:
+                return Apply(Pack(scheme, self.options.layout), (joined,))
+            # scales of groups are a matrix as well, in the same order; one to a row lies as it is
+            return joined if joined.type.rank == 1 else Apply(Pack(Scheme.F32, self.options.layout), (joined,))
 
-        def joined(parts: list[WeightExpr]) -> WeightExpr:
-            return parts[0] if len(parts) == 1 else Apply(Interleave(GATE_RUN), tuple(parts))
-
-        if scheme is not Scheme.INT8:
-            return [Apply(layout, (joined([Apply(Cast(scheme.stored), (e,)) for e in exprs]),))]
-        data = joined([Apply(QuantizeChannels(QuantPart.DATA), (e,)) for e in exprs])
-        return [Apply(layout, (data,)), joined([Apply(QuantizeChannels(QuantPart.SCALE), (e,)) for e in exprs])]
+        return [part(p) for p in scheme.weight.parts]
 
     def embedding(self, node: Node) -> None:
         self.b.loc = node.loc
@@ -171,8 +176,8 @@ class _Lowering:
         expr = self.exprs.get(table)
         if expr is None:
             raise IRError(f"embedding at {node.loc or 'no module'}: its table {table.type} is not a constant")
-        if expr in self.packed_exprs:
-            data, *scales = (self.b.add(Weight(e)) for e in self.packed([expr]))
+        if expr in self.schemes:
+            data, *scales = (self.b.add(Weight(e)) for e in self.packed([expr], self.schemes[expr]))
             self.log.applied["share-tied-head"] += 1
         else:
             data, scales = self.b.add(Weight(Apply(Cast(self.options.scheme.stored), (expr,)))), []

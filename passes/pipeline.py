@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
-from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.ir.parser import ParseError, parse_attributes
 from llmc.ir.types import DType
 from llmc.ir.verify import Stage, verify
@@ -66,9 +66,7 @@ class Pipeline:
         return Pipeline(of(self.shared), of(self.per_entry))
 
 
-def default_pipeline(
-    scheme: Scheme, group: int, num_valid_tokens: int, layout: WeightLayout = WeightLayout.PANELS
-) -> Pipeline:
+def default_pipeline(scheme: Scheme, num_valid_tokens: int, layout: WeightLayout = WeightLayout.PANELS) -> Pipeline:
     """Every pass that a build runs. `layout` tells whose kernels the entries are lowered for: a CPU's, or CUDA's."""
     cuda = layout is WeightLayout.ROWS
     return Pipeline(
@@ -88,7 +86,7 @@ def default_pipeline(
             # after fusion, which looks at linears only; before rows, which hold the writes
             Phase(PAGED, (KvLayout(scheme.stored, query=scheme.stored if cuda else DType.F32),)),
             # weights packed, epilogues taken; equal casts and quantisations of one value merge after it
-            Phase(LOWERED, (LowerLinears(scheme, group, layout), Canonicalise())),
+            Phase(LOWERED, (LowerLinears(scheme, layout), Canonicalise())),
             # attention once the linear after it has said what it reads, and before rows would take that in
             *([Phase(LOWERED, (FuseAttention(),))] if cuda else []),
             Phase(KERNELS, (FuseRows(),)),
@@ -145,11 +143,12 @@ def pass_name(cls: type) -> str:
 
 
 def with_options(pipeline: Pipeline, text: str) -> Pipeline:
-    """The pipeline with passes replaced or left out: `lower-linears{scheme=int8, group=64}, -fuse-gates`.
+    """The pipeline with options of passes changed, or passes left out: `lower-linears{scheme=int8g64}, -fuse-gates`.
 
     ValueError names an unknown pass or option.
     """
     known = {pass_name(cls): cls for cls in PASSES}
+    present = {type(step): step for step in pipeline.passes}
     dropped: set[type] = set()
     replaced: dict[type, Pass] = {}
     for item in _items(text):
@@ -165,7 +164,7 @@ def with_options(pipeline: Pipeline, text: str) -> Pipeline:
         try:
             # in its place, so that columns are those of the item
             given = brace.rjust(len(name) + len(brace)) + attributes
-            replaced[cls] = parse_attributes(cls, given)  # type: ignore[assignment]
+            replaced[cls] = parse_attributes(cls, given, present.get(cls))  # type: ignore[assignment]
         except ParseError as error:
             raise ValueError(f"--passes: {item!r}: {error}") from error
 

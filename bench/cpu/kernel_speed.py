@@ -17,14 +17,15 @@ import numpy.typing as npt
 from limits import Limits, Peak
 from native import load_native
 
-from llmc.codegen import packing
 from llmc.codegen.cpu.target import CpuTarget, cpu_target
+from llmc.codegen.packing import OperandRows, Packing, round_up
+from llmc.ir.formats import Scheme, WeightLayout
 
-FORMATS: dict[str, packing.Format] = {
-    "f32": packing.F32(),
-    "bf16": packing.Bf16(),
-    "int8": packing.Int8(0),
-    "int8g128": packing.Int8(128),
+FORMATS = {
+    "f32": Scheme.F32,
+    "bf16": Scheme.BF16,
+    "int8": Scheme.int8(0),
+    "int8g128": Scheme.int8(128),
 }
 
 
@@ -75,21 +76,21 @@ class Bench:
         """GB/s of a plain read, the best round."""
         return float(data.size / np.min(self.limits.read(data.ctypes.data, data.size, self.rounds)) / 1e9)
 
-    def linear(self, fmt_id: int, fmt: packing.Format, shape: Shape, rows: int, data: npt.NDArray[np.uint8]) -> float:
+    def linear(self, fmt_id: int, fmt: Scheme, shape: Shape, rows: int, data: npt.NDArray[np.uint8]) -> float:
         """Seconds for one weight, the best round."""
         x = np.random.default_rng(1).standard_normal((rows, shape.k)).astype(np.float32)
-        operand = aligned(rows * fmt.row_bytes(shape.k))
+        operand = aligned(rows * OperandRows(fmt.operand).row_bytes(shape.k))
         operand[:] = 0
         if fmt_id == 0:
             operand[:] = x.view(np.uint8).reshape(-1)
-        out, scales = np.empty((rows, shape.n), np.float32), np.ones(packing.round_up(shape.n, 32), np.float32)
+        out, scales = np.empty((rows, shape.n), np.float32), np.ones(round_up(shape.n, 32), np.float32)
         times = self.times()
         failed = self.lib.time_linear(
             fmt_id,
             pointer(data),
             ctypes.c_int64(data.size // shape.layers),
             shape.layers,
-            pointer(scales) if isinstance(fmt, packing.Int8) else None,
+            pointer(scales) if fmt.name == "int8" else None,
             ctypes.c_int64(shape.n),
             ctypes.c_int64(shape.k),
             pointer(operand),
@@ -155,7 +156,7 @@ def main() -> None:
         for shape in SHAPES:
             if args.shapes not in shape.name:
                 continue
-            data = aligned(packing.weight_bytes(fmt, shape.n, shape.k) * shape.layers)
+            data = aligned(Packing(fmt, WeightLayout.PANELS).num_bytes(shape.n, shape.k) * shape.layers)
             if fmt_id == 1:  # finite bf16
                 data.view(np.uint16)[:] &= np.uint16(0xBFFF)
             probe = bench.read(data)

@@ -1,34 +1,45 @@
-"""How the rows and weights of each type lie in memory (codegen/packing.py has the formats themselves)."""
+"""What CPU kernels are compiled for: the C++ types of linears, weights and rows (templates/cpu/operand.h), from the
+number formats of types (ir/formats.py); and how far rows lie apart."""
 
 from __future__ import annotations
 
-from llmc.codegen.packing import F32, Bf16, Format, Int8, Rows16
-from llmc.codegen.weight_formats import weight_format
+from llmc.codegen.packing import OperandRows
+from llmc.ir.formats import Numbers, Packed, Scheme, WeightLayout, row_numbers
 from llmc.ir.graph import IRError
-from llmc.ir.types import DType, Groups, TensorType
+from llmc.ir.types import DType, TensorType
+
+_ROWS = {DType.F32: "F32", DType.BF16: "Bf16", DType.I8: "Int8<{group}>"}
 
 
-def operand_format(type_: TensorType) -> Format:
-    """The format of operand rows [T, K]. IRError for types that no kernel stores."""
-    match type_.dtype, type_.layout:
-        case DType.F32 | DType.BOOL, None:  # a bool is a float 0 or 1
-            return F32()
-        case DType.BF16, None:
-            return Bf16()
-        case DType.I8, Groups(size):
-            return Int8(size)
-    raise IRError(f"no kernel stores rows of {type_}")
+def linear_type(scheme: Scheme) -> str:
+    """What linears of a scheme, and embeddings in their weights, are compiled for. IRError where there is no kernel."""
+    if scheme.cpu is None:
+        raise IRError(f"no CPU kernel multiplies in {scheme.name}")
+    return scheme.cpu
+
+
+def table_type(type_: TensorType) -> str:
+    """What an embedding of a packed weight is compiled for."""
+    if not isinstance(type_.layout, Packed) or type_.layout.order is not WeightLayout.PANELS:
+        raise IRError(f"{type_} is not in panels, which CPU kernels read")
+    return linear_type(type_.layout.scheme)
+
+
+def operand_type(type_: TensorType) -> str:
+    """What the rows [T, K] that a linear reads are written by."""
+    numbers = _numbers(type_)
+    return _ROWS[numbers.element].format(group=numbers.group)
 
 
 def row_bytes(type_: TensorType) -> int:
     """Bytes between two rows of a [T, ...] value in the arena."""
     width = type_.static_row_width()
-    return 4 * width if type_.dtype in (DType.I32, DType.I64) else operand_format(type_).row_bytes(width)
+    return 4 * width if type_.dtype in (DType.I32, DType.I64) else OperandRows(_numbers(type_)).row_bytes(width)
 
 
-def panel_format(type_: TensorType) -> Format:
-    """The format of a weight in panels, as the embedding reads it."""
-    found = weight_format(type_)
-    if isinstance(found, Rows16):
-        raise IRError(f"{type_} lies in rows, CPU kernels read panels")
-    return found
+def _numbers(type_: TensorType) -> Numbers:
+    """IRError for types that no kernel stores rows of."""
+    numbers = Numbers(DType.F32) if type_.dtype is DType.BOOL else row_numbers(type_)  # a bool is a float 0 or 1
+    if numbers.element not in _ROWS or (numbers.group is None) != (numbers.element is not DType.I8):
+        raise IRError(f"no kernel stores rows of {type_}")
+    return numbers

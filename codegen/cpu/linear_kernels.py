@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmc.codegen.preference import Preference
+from llmc.ir.formats import SCHEMES, Scheme
 from llmc.ir.graph import IRError
-from llmc.ir.ops.kernel import Scheme
 
 
 class Features(Protocol):
@@ -23,15 +23,19 @@ class Features(Protocol):
 
 @dataclass(frozen=True)
 class LinearKernel:
-    """`macs_per_cycle`: peak multiply-accumulates of one core (Intel and AMD optimisation manuals)."""
+    """For schemes of the name of `scheme`. `macs_per_cycle`: peak multiply-accumulates of one core (Intel and AMD
+    optimisation manuals). `group_step`: columns of the input that it takes at a time, of one group."""
 
     name: str
     scheme: Scheme
     needs: tuple[str, ...]
     macs_per_cycle: int
+    group_step: int = 1
 
-    def rejects(self, target: Features) -> str | None:
-        """Why the target cannot run it, or None."""
+    def rejects(self, target: Features, scheme: Scheme) -> str | None:
+        """Why it cannot compute the scheme on the target, or None."""
+        if (scheme.operand.group or 0) % self.group_step:
+            return f"needs groups of whole {self.group_step} columns"
         missing = [f for f in self.needs if not target.has(f)]
         return f"needs {', '.join(missing)}" if missing else None
 
@@ -42,7 +46,7 @@ LINEAR_KERNELS = (
     LinearKernel("bf16 widened, 512-bit fma", Scheme.BF16, ("avx512f",), 32),
     LinearKernel("bf16 widened, 256-bit fma", Scheme.BF16, ("avx2", "fma"), 16),
     LinearKernel("bf16 widened, portable", Scheme.BF16, (), 4),
-    LinearKernel("amx-int8 tiles", Scheme.INT8, ("amx_tile", "amx_int8"), 1024),
+    LinearKernel("amx-int8 tiles", Scheme.INT8, ("amx_tile", "amx_int8"), 1024, group_step=64),
     LinearKernel("vpdpbusd", Scheme.INT8, ("avx512_vnni",), 128),
     LinearKernel("int8 widened, 512-bit", Scheme.INT8, ("avx512bw",), 32),
     LinearKernel("int8 widened, 256-bit", Scheme.INT8, ("avx2",), 16),
@@ -51,9 +55,6 @@ LINEAR_KERNELS = (
     LinearKernel("256-bit fma", Scheme.F32, ("avx2", "fma"), 16),
     LinearKernel("portable", Scheme.F32, (), 4),
 )
-
-
-SCHEMES = tuple(s for s in Scheme if any(k.scheme is s for k in LINEAR_KERNELS))
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,14 @@ class Choice:
 
 def choose_linear(scheme: Scheme, target: Features) -> Choice:
     """The kernel for all linears of a scheme. IRError for a scheme that no CPU kernel has."""
-    candidates = [k for k in LINEAR_KERNELS if k.scheme is scheme]
-    if not candidates:
-        raise IRError(f"no CPU kernel multiplies in {scheme.value}: use {', '.join(s.value for s in SCHEMES)}")
-    usable = [k for k in candidates if k.rejects(target) is None]
+    if scheme.cpu is None:
+        raise IRError(f"no CPU kernel multiplies in {scheme.name}: use {', '.join(s.name for s in SCHEMES if s.cpu)}")
+    candidates = [k for k in LINEAR_KERNELS if k.scheme.name == scheme.name]
+    usable = [k for k in candidates if k.rejects(target, scheme) is None]
     chosen = max(usable, key=lambda k: k.macs_per_cycle)
     rejected = {}
     for kernel in candidates:
         if kernel is not chosen:
             slower = f"{kernel.macs_per_cycle} instead of {chosen.macs_per_cycle} multiply-adds a cycle"
-            rejected[kernel.name] = kernel.rejects(target) or slower
+            rejected[kernel.name] = kernel.rejects(target, scheme) or slower
     return Choice(chosen, rejected)

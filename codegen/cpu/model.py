@@ -13,7 +13,7 @@ from llmc.codegen.buffers import row_symbol
 from llmc.codegen.cpu.arena import AttentionShape, CpuArena
 from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
 from llmc.codegen.cpu.expression import literal
-from llmc.codegen.cpu.formats import operand_format
+from llmc.codegen.cpu.formats import linear_type
 from llmc.codegen.cpu.kv import kv_arguments, slot_bytes
 from llmc.codegen.cpu.plan import CpuLaunch, CpuPlan, make_plan
 from llmc.codegen.cpu.rows_arguments import Parameter
@@ -24,7 +24,7 @@ from llmc.codegen.weights import PlacedWeight
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import PagedAttention
 from llmc.ir.ops.constant import Weight, WeightExpr
-from llmc.ir.ops.kernel import PackedLinear, Rows, Sample, Scheme
+from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
 from llmc.ir.types import TensorType
 
 MAX_HEAD_DIM = 1024  # templates/cpu/attention_split.h
@@ -183,16 +183,14 @@ class _Entry:
         epilogue = write_epilogue(op)
         symbol = _symbol("Epilogue", repr(epilogue))
         self.source.epilogues.setdefault(symbol, epilogue)
-        x, w, *extras = node.inputs
-        scales = "nullptr"
-        if op.scheme is Scheme.INT8:
-            scales = self.pointer(extras.pop(0), "float")
+        x, *rest = node.inputs
+        (w, *quantised), extras = rest[: op.num_parts], rest[op.num_parts :]
+        scales = self.pointer(quantised[0], "float") if quantised else "nullptr"
         n, k = w.tensor.static_shape()
         members = [self.pointer(v, _element(m)) for m, v in zip(epilogue.members, (*extras, node.output), strict=True)]
         weights = f"Weights{{{self.pointer(w, 'void')}, {scales}, {n}, {k}}}"
         operand = f"{self.pointer(x, 'void')}, {self.count(x)}"
-        fmt = operand_format(x.tensor).cpp
-        return f"linear<{fmt}>({weights}, {operand}, {symbol}{{{', '.join(members)}}}, w);"
+        return f"linear<{linear_type(op.scheme)}>({weights}, {operand}, {symbol}{{{', '.join(members)}}}, w);"
 
     def attention(self, node: Node, op: PagedAttention) -> str:
         q, sinks = node.inputs[1], node.inputs[4:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmc.codegen.cpu.expression import literal
-from llmc.codegen.cpu.formats import operand_format, panel_format
+from llmc.codegen.cpu.formats import operand_type, table_type
 from llmc.codegen.cpu.loops import Ref, over_outer, pointwise
 from llmc.codegen.cpu.rows_values import RowValues
 from llmc.ir.graph import IRError, Node
@@ -59,9 +59,10 @@ def _embedding(values: RowValues, node: Node) -> None:
     index, width = values.integer(ids), out.size
     type_ = table.tensor
     if type_.layout is not None:
-        fmt = panel_format(type_).cpp
         scale = values.ref(scales[0]).pointer if scales else "nullptr"
-        values.lines.append(f"embed_row<{fmt}>({pointer.pointer}, {scale}, {index}, {width}, {out.pointer});")
+        values.lines.append(
+            f"embed_row<{table_type(type_)}>({pointer.pointer}, {scale}, {index}, {width}, {out.pointer});"
+        )
     elif type_.dtype is DType.F32:
         values.lines.append(f"gather_row({pointer.pointer}, {index}, {out.pointer}, {width});")
     else:
@@ -132,8 +133,8 @@ def _rope_table(values: RowValues, node: Node) -> None:
 def operand(values: RowValues, node: Node) -> None:
     """An output in the format that a linear reads."""
     x = values.contiguous(node.inputs[0])
-    fmt = operand_format(node.output.tensor)
+    fmt = operand_type(node.output.tensor)
     if node.output not in values.destination:
         raise IRError(f"rows kernel: {node.op} at {node.loc or 'no module'} is not an operand of a linear")
     pointer = values.destination[node.output]
-    values.lines.append(f"quantize_row<{fmt.cpp}>({x.pointer}, {x.size}, {pointer});")
+    values.lines.append(f"quantize_row<{fmt}>({x.pointer}, {x.size}, {pointer});")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from llmc.codegen.cpu.kv import kind
 from llmc.codegen.cpu.loops import Ref, dense, pointwise
 from llmc.codegen.cpu.rows_arguments import FLOATS, INTS, Parameter
 from llmc.codegen.cpu.rows_functions import compute, operand
@@ -53,9 +54,8 @@ class _Writer:
             self.finish(value)
         parameters = list(self.values.parameters)
         for i, write in enumerate(self.cache_writes):
-            kind = "KvF32" if write.dtype is DType.F32 else "KvBf16"
             parameters.append(Parameter(f"pool_{i}", "const KvPool&"))
-            parameters.append(Parameter(f"slot_{i}", f"const KvSlot<{kind}>&"))
+            parameters.append(Parameter(f"slot_{i}", f"const KvSlot<{kind(write.dtype)}>&"))
         return RowsKernel(parameters, self.values.lines, self.cache_writes)
 
     def node(self, node: Node) -> None:

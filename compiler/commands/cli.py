@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-DTYPES = ("f32", "bf16", "f16", "int8")
+from llmc.ir.formats import SCHEMES
+
+DTYPES = tuple(scheme.name for scheme in SCHEMES)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +53,7 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 @click.option(
     "--step-tokens", type=click.IntRange(1, 65536), default=512, show_default=True, help="Of a prompt, at once."
 )
-@click.option("--passes", default="", help="Change passes: 'lower-linears{scheme=int8, group=128}, -fuse-gates'.")
+@click.option("--passes", default="", help="Change passes: 'lower-linears{scheme=int8g128}, -fuse-gates'.")
 @click.option("--dump-ir", type=click.Path(path_type=Path, file_okay=False), help="Write the graph after each pass.")
 @click.option(
     "--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`, for the report."
@@ -72,13 +74,13 @@ def build(
     from llmc.compiler.build_options import BuildOptions
     from llmc.compiler.commands.build_console import build_with_progress
     from llmc.compiler.sources.model_name import folder_title
-    from llmc.ir.ops.kernel import Scheme
+    from llmc.ir.formats import Scheme
 
     path = Path(model).expanduser()
     name = path.stem if path.suffix == ".gguf" else folder_title(path).rpartition("/")[2]
     folder = out or Path(f"{name}-{dtype}.engine")
     options = BuildOptions(
-        model, folder, target, Scheme(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
+        model, folder, target, Scheme.named(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
     )
     sys.exit(refusing(lambda: build_with_progress(options), ModuleNotFoundError))
 

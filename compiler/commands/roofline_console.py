@@ -24,8 +24,8 @@ from llmc.compiler.roofline.text import microseconds, milliseconds, operations, 
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.targets.find import find_target
 from llmc.compiler.targets.limits import check_limits
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import IRError
-from llmc.ir.ops.kernel import Scheme
 from llmc.runtime.errors import RuntimeFailure
 
 FORMAT = 1
@@ -55,7 +55,7 @@ def show_roofline(options: RooflineOptions) -> int:
         limits = read_limits(options.limits) if options.limits else None
         if limits is not None and asked:
             check_limits(limits, asked)
-        subject = open_subject(options.subject, Scheme(options.dtype) if options.dtype else None)
+        subject = open_subject(options.subject, Scheme.named(options.dtype) if options.dtype else None)
         targets = asked or [find_target(name) for name in subject.targets]
         if limits is not None:
             check_limits(limits, targets)

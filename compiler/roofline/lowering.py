@@ -21,5 +21,5 @@ class Lowering:
 
 
 def read_entries(text: str) -> Entries:
-    """The graphs of a graph.llmc by name."""
+    """The graphs of a graph.llmc by name. ParseError for those that another llmc has printed."""
     return {g.name: g for g in parse_all(text)}

@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from llmc.compiler.build_options import INT8_GROUP
 from llmc.compiler.capture.capture import Captured, capture, ignored_settings
 from llmc.compiler.envelope import model_length
 from llmc.compiler.roofline.lowering import Lowering
 from llmc.compiler.roofline.subject import Subject
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
-from llmc.ir.ops.kernel import Scheme, WeightLayout
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
 
@@ -29,13 +28,13 @@ def model_subject(model: str, scheme: Scheme) -> Subject:
 
     @cache
     def lowered(layout: WeightLayout) -> Lowering:
-        pipeline = default_pipeline(scheme, INT8_GROUP, vocab, layout)
+        pipeline = default_pipeline(scheme, vocab, layout)
         graphs = run_pipeline(captured().graph, pipeline, RuleLog(), lambda name, graph: None)
         return Lowering({g.name: g for g in graphs})
 
     return Subject(
         source.name,
-        scheme.value,
+        scheme.name,
         model_length(source),
         lambda target: lowered(target.layout),
         ignored=lambda: ignored_settings(source, captured()),

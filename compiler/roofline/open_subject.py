@@ -7,7 +7,8 @@ from pathlib import Path
 from llmc.compiler.roofline.lowering import Lowering, read_entries
 from llmc.compiler.roofline.subject import PredictionError, Subject
 from llmc.compiler.targets.backend import Backend
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
+from llmc.ir.parser import ParseError
 from llmc.runtime.artifact.artifact import is_engine, read_file, read_manifest
 
 
@@ -27,14 +28,19 @@ def open_subject(path: str, scheme: Scheme | None) -> Subject:
 
 def _engine(folder: Path, scheme: Scheme | None) -> Subject:
     manifest = read_manifest(folder)
-    if scheme is not None and scheme.value != manifest.model.dtype:
-        raise PredictionError(f"{folder} is an engine in {manifest.model.dtype}: --dtype {scheme.value} is for models")
+    if scheme is not None and scheme.name != manifest.model.dtype:
+        raise PredictionError(f"{folder} is an engine in {manifest.model.dtype}: --dtype {scheme.name} is for models")
 
     def lowered(target: Backend) -> Lowering:
         """Of the engine's targets the one of that name, else one of its kind, else the first."""
         chosen = min(manifest.targets, key=lambda t: (t.name != target.name, t.kind != target.kind))
-        text = read_file(folder, manifest, f"{chosen.plans}/graph.llmc").decode()
-        return Lowering(read_entries(text), chosen.name)
+        name = f"{chosen.plans}/graph.llmc"
+        try:
+            return Lowering(read_entries(read_file(folder, manifest, name).decode()), chosen.name)
+        except ParseError as error:
+            raise PredictionError(
+                f"{folder / name} is not as this llmc writes graphs ({error}): build the engine anew"
+            ) from error
 
     model, names = manifest.model, tuple(t.name for t in manifest.targets)
     return Subject(model.name, model.dtype, manifest.limits.max_seq_len, lowered, names)

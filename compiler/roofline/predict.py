@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from llmc.codegen.buffers import place_values
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.kv_groups import BLOCK_TOKENS
+from llmc.codegen.packing import stored_bytes
 from llmc.codegen.roofline import Estimate, Machine, floor, memory_bytes
-from llmc.codegen.work import Costing, Step, Storage, Work, kernels, slots, weight_bytes
+from llmc.codegen.work import Costing, Step, Storage, Work, kernels, slots
 from llmc.compiler.roofline.lowering import Entries, Lowering
 from llmc.compiler.targets.backend import Backend, Estimator
 from llmc.ir.graph import Graph, Node
@@ -165,7 +166,7 @@ class _Memory:
         exprs = {n.op.expr: n.op.expr.type for g in entries.values() for n in g.nodes if isinstance(n.op, Weight)}
         arenas = [_arena(g, storage) for g in entries.values()]
         return cls(
-            weights=sum(weight_bytes(type_) for type_ in exprs.values()),
+            weights=sum(stored_bytes(type_) for type_ in exprs.values()),
             kv_per_token=sum(s.token_bytes(storage) for s in slots(entries["prefill"]).values()),
             per_token=max(a[0] for a in arenas),
             per_row=max(a[1] for a in arenas),

@@ -12,9 +12,10 @@ from llmc.codegen.roofline import Estimate, Machine
 from llmc.codegen.weights import PlacedWeight
 from llmc.codegen.work import Step, Storage, Work
 from llmc.compiler.progress import Progress
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, Node
 from llmc.ir.ops.constant import WeightExpr
-from llmc.ir.ops.kernel import Sample, Scheme, WeightLayout
+from llmc.ir.ops.kernel import PackedLinear, Sample
 from llmc.runtime.artifact.manifest import Limits
 
 Estimator = Callable[[Node, Work, Step], Estimate | None]
@@ -34,6 +35,12 @@ class Lowered:
     def num_valid_tokens(self) -> int:
         (sample,) = (n.op for n in self.entries[0].nodes if isinstance(n.op, Sample))
         return sample.num_valid_tokens
+
+    @property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """Of its linears, in the order of their first."""
+        nodes = [n for g in self.entries for n in g.nodes]
+        return tuple(dict.fromkeys(n.op.scheme for n in nodes if isinstance(n.op, PackedLinear)))
 
     @property
     def placed(self) -> list[PlacedWeight]:

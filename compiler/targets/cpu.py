@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from llmc.codegen.cpu.storage import CpuStorage
 from llmc.codegen.cpu.target import CpuTarget
 from llmc.codegen.cpu.toolchain import compile_library, find_toolchain
 from llmc.codegen.package import TargetPart, cpu_part
+from llmc.codegen.preference import Preference
 from llmc.codegen.roofline import Machine
 from llmc.codegen.work import Storage
 from llmc.compiler.progress import Progress
 from llmc.compiler.targets.backend import Builder, Lowered
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Weight
-from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.runtime.artifact.manifest import CPU
 
 
@@ -59,7 +60,7 @@ class CpuBuilder:
 
     def __init__(self, target: CpuTarget, scheme: Scheme) -> None:
         self.target = target
-        self.linear = choose_linear(scheme, target)
+        choose_linear(scheme, target)
         self._compiler = find_toolchain()
         self.toolchain = self._compiler.name
 
@@ -82,7 +83,7 @@ class CpuBuilder:
             compile_model,
         )
         report = {
-            "kernels": [asdict(self.linear.preference)],
+            "kernels": [asdict(preference) for preference in _preferences(lowered.schemes, target)],
             "entries": {g.name: _launches(g) for g in lowered.entries},
             "bytes": {
                 "weights": sum(w.num_bytes for w in lowered.placed),
@@ -92,6 +93,14 @@ class CpuBuilder:
             },
         }
         return part, report
+
+
+def _preferences(schemes: Sequence[Scheme], target: CpuTarget) -> list[Preference]:
+    """The kernels of linears in these schemes."""
+    found = [choose_linear(scheme, target).preference for scheme in schemes]
+    if len(found) == 1:
+        return found
+    return [replace(p, of=f"linears in {scheme}") for scheme, p in zip(schemes, found, strict=True)]
 
 
 def _launches(graph: Graph) -> dict[str, int]:

@@ -20,12 +20,10 @@ from llmc.codegen.roofline import Machine
 from llmc.codegen.work import Storage
 from llmc.compiler.progress import Progress
 from llmc.compiler.targets.backend import Builder, Estimator, Lowered
+from llmc.ir.formats import SCHEMES, Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
-from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.runtime.artifact.manifest import CUDA, ArenaBytes
 from llmc.runtime.artifact.strict_json import render_json, to_plain
-
-CUDA_SCHEMES = (Scheme.BF16, Scheme.F16)
 
 
 class CudaBackend:
@@ -59,9 +57,9 @@ class CudaBuilder:
     """Raises ToolchainError where NVRTC is not installed, IRError for a scheme that GPUs lack."""
 
     def __init__(self, target: Gpu, scheme: Scheme) -> None:
-        if scheme not in CUDA_SCHEMES:
-            wanted = ", ".join(s.value for s in CUDA_SCHEMES)
-            raise IRError(f"no CUDA kernel multiplies in {scheme.value}: use {wanted}")
+        if scheme.cuda is None:
+            wanted = ", ".join(s.name for s in SCHEMES if s.cuda)
+            raise IRError(f"no CUDA kernel multiplies in {scheme.name}: use {wanted}")
         self.target = target
         try:
             version = nvrtc.version()

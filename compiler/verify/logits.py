@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, modeling_gguf_py
 
 from llmc.compiler.sources.model_config import one_line
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 
 
 class VerificationError(Exception):
@@ -75,7 +75,7 @@ class Verdict:
 
 def too_far(verdict: Verdict, dtype: str) -> str | None:
     """Why the logits are not those of the model in a format's precision, or None."""
-    bounds = BOUNDS[Scheme(dtype)]
+    bounds = BOUNDS[Scheme.named(dtype)]
     for name, found, most in (
         ("relative logit error", verdict.relative_error, bounds.relative_error),
         ("mean KL", verdict.mean_kl, bounds.mean_kl),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from llmc.ir.formats import Packed, Part, Scheme, WeightLayout
 from llmc.ir.graph import IRError, Op
 from llmc.ir.ops.pointwise import tensors
-from llmc.ir.types import DType, Panels, TensorType, Type
+from llmc.ir.types import DType, TensorType, Type
 
 
 class Origin(Enum):
@@ -94,15 +95,16 @@ class Scalar(Op):
 
 @dataclass(frozen=True)
 class Pack(Op):
-    """The same logical matrix, stored in another layout."""
+    """The same logical matrix, stored for the kernels of a scheme."""
 
-    layout: Panels
+    scheme: Scheme
+    order: WeightLayout
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         (x,) = tensors(types, 1)
         if x.rank != 2:
             raise IRError(f"pack of {x}: expected a matrix")
-        return (TensorType(x.dtype, x.shape, self.layout),)
+        return (TensorType(x.dtype, x.shape, Packed(self.scheme, self.order)),)
 
 
 @dataclass(frozen=True)
@@ -124,24 +126,19 @@ class Interleave(Op):
         return (parts[0].with_shape(runs * self.rows * len(parts), *rest),)
 
 
-class QuantPart(Enum):
-    DATA = "data"
-    SCALE = "scale"
-
-
 @dataclass(frozen=True)
-class QuantizeChannels(Op):
-    """Symmetric int8 per row of w[N, K]: scale = max|row| / 127 (f32[N]), data = round_half_even(w / scale) (i8[N, K]).
+class Quantize(Op):
+    """w f32[N, K] in the weight numbers of a scheme: data, or the scales, max|group| / the largest element.
 
-    A row of zeros has scale 0 and data 0. One op gives the part asked for, so that each streams on its own.
+    data = round_half_even(w / scale); a group of zeros has scale 0 and data 0. One op gives the part asked for, so that
+    each streams on its own.
     """
 
-    part: QuantPart
+    scheme: Scheme
+    part: Part
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         (x,) = tensors(types, 1)
         if x.rank != 2:
-            raise IRError(f"quantize_channels of {x}: expected a matrix")
-        if self.part is QuantPart.DATA:
-            return (x.with_dtype(DType.I8),)
-        return (TensorType(DType.F32, x.shape[:1]),)
+            raise IRError(f"quantize of {x}: expected a matrix")
+        return (self.scheme.weight.part_type(self.part, x),)

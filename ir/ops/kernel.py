@@ -4,38 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llmc.ir.formats import Groups, Scheme, row_numbers
 from llmc.ir.graph import Graph, IRError, Op
 from llmc.ir.ops.pointwise import tensors
-from llmc.ir.types import DType, Groups, TensorType, Type
+from llmc.ir.types import DType, TensorType, Type
 
 GATE_RUN = 16  # consecutive rows of each matrix in a gated weight
-
-
-class Scheme(Enum):
-    """How a linear holds its weight and reads its input; all accumulate in float32."""
-
-    F32 = "f32"  # float32 weights and inputs
-    BF16 = "bf16"  # bfloat16 weights and inputs
-    F16 = "f16"  # float16 weights and inputs
-    INT8 = "int8"  # int8 weights with a scale per row, int8 inputs with a scale per group of a row
-
-    @property
-    def stored(self) -> DType:
-        """What embeddings and the KV cache keep their values in."""
-        return {Scheme.F32: DType.F32, Scheme.F16: DType.F16}.get(self, DType.BF16)
-
-
-class WeightLayout(Enum):
-    """How the matrix of a linear lies in memory."""
-
-    PANELS = "panels"  # for CPU kernels: panels of 32 rows
-    ROWS = "rows"  # for CUDA kernels: row by row, each padded with zeros to 16 bytes
 
 
 @dataclass(frozen=True)
@@ -56,10 +35,9 @@ class QuantizeRows(Op):
 
 @dataclass(frozen=True)
 class PackedLinear(Op):
-    """A linear on operands in the scheme's formats, with what follows it fused as an epilogue.
+    """A linear on operands in its scheme's numbers, with what follows it fused as an epilogue.
 
-    Inputs: F32 x f32[T, K], w f32[N, K] · BF16 x bf16[T, K], w bf16[N, K] · F16 alike
-    · INT8 x i8[T, K] in groups, w i8[N, K], channel scales f32[N].
+    Inputs: x [T, K], the parts of w [N, K] (its data, then its scales if it has any), then what the epilogue reads.
     The epilogue is a body of pointwise nodes: its inputs are the result f32[T, N] and then the node's remaining
     inputs; its output is the node's output. `gated` weights interleave runs of 16 rows of two matrices: the epilogue's
     first two inputs are then the two results f32[T, n].
@@ -71,11 +49,9 @@ class PackedLinear(Op):
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         inputs = tensors(types, len(types))
-        count = 3 if self.scheme is Scheme.INT8 else 2
-        x, w = inputs[:2]
-        if x.shape[-1] != w.shape[-1] or x.rank != 2:
-            raise IRError(f"packed_linear of {x} with {w}: inner dims differ")
-        extra = inputs[count:]
+        x, *rest = inputs
+        parts, extra = rest[: self.num_parts], rest[self.num_parts :]
+        self._check_operands(x, parts)
         results = self.epilogue.inputs[: 1 + self.gated]
         if len(self.epilogue.inputs) != len(results) + len(extra):
             raise IRError(f"packed_linear: epilogue has {len(self.epilogue.inputs)} inputs for {len(extra)} operands")
@@ -85,6 +61,19 @@ class PackedLinear(Op):
         if any(r.tensor.shape[0] != x.shape[0] for r in results):
             raise IRError("packed_linear: the epilogue's rows are not the input's")
         return tuple(v.type for v in self.epilogue.outputs)
+
+    @property
+    def num_parts(self) -> int:
+        """Inputs that the weight takes, the first its data."""
+        return len(self.scheme.weight.parts)
+
+    def _check_operands(self, x: TensorType, parts: list[TensorType]) -> None:
+        if x.rank != 2 or not parts or parts[0].rank != 2 or x.shape[1] != parts[0].shape[1]:
+            raise IRError(f"packed_linear of {x} with {', '.join(map(str, parts))}: inner dims differ")
+        if row_numbers(x) != self.scheme.operand:
+            raise IRError(f"packed_linear in {self.scheme} of {x}: expected rows of {self.scheme.operand}")
+        if misfit := self.scheme.weight.misfit(parts):
+            raise IRError(f"packed_linear in {self.scheme} with a weight {', '.join(map(str, parts))}: {misfit}")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from llmc.ir.formats import weight_numbers
 from llmc.ir.graph import IRError, Op
 from llmc.ir.ops.pointwise import tensors
 from llmc.ir.types import DType, TensorType, Type
@@ -12,16 +13,17 @@ from llmc.ir.types import DType, TensorType, Type
 
 @dataclass(frozen=True)
 class Embedding(Op):
-    """table[V, H], ids[...] -> [..., H] in float32; an int8 table has a third input, the scales f32[V] of its rows."""
+    """table[V, H], ids[...] -> [..., H] in float32; other parts of a packed table, as scales, are inputs too."""
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         table, ids, *scales = tensors(types, len(types))
         if table.rank != 2 or ids.dtype not in (DType.I32, DType.I64):
             raise IRError(f"embedding of {ids} in {table}: expected integer ids and a table [V, H]")
-        if len(scales) != (table.dtype is DType.I8) or any(s.shape != table.shape[:1] for s in scales):
-            raise IRError(
-                f"embedding in {table} with scales {', '.join(map(str, scales))}: int8 needs f32[V], others none"
-            )
+        numbers = weight_numbers(table)
+        if numbers.group is None and not numbers.element.is_float:
+            raise IRError(f"embedding in {table}: integers without a scheme are no numbers")
+        if misfit := numbers.misfit([table, *scales]):
+            raise IRError(f"embedding in {', '.join(map(str, (table, *scales)))}: {misfit}")
         return (TensorType(DType.F32, (*ids.shape, table.shape[1])),)
 
 

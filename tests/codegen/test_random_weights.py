@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmc.codegen.packing import Rows16, unpack, widen_bf16
+from llmc.codegen.packing import Packing, stored_bytes, widen_bf16
 from llmc.codegen.random_weights import BLOCK_VALUES, RandomWeights
-from llmc.codegen.weight_formats import stored_bytes
-from llmc.ir.ops.constant import Apply, Origin, Pack, QuantizeChannels, QuantPart, Source, WeightExpr
+from llmc.ir.formats import Part, Scheme, WeightLayout
+from llmc.ir.ops.constant import Apply, Origin, Pack, Quantize, Source, WeightExpr
 from llmc.ir.ops.pointwise import Cast
 from llmc.ir.ops.shape import Concat
-from llmc.ir.types import DType, Panels
+from llmc.ir.types import DType
 
-ROWS = Panels(1, 1, 8)
+ROWS = (Scheme.BF16, WeightLayout.ROWS)
+INTS = Source("i", DType.F32, (40, 70))
 
 
 def matrix(name: str, n: int, k: int) -> WeightExpr:
@@ -25,7 +26,7 @@ def data(weights: RandomWeights, expr: WeightExpr) -> np.ndarray:
 
 
 def values(weights: RandomWeights, n: int, k: int, name: str = "w") -> np.ndarray:
-    bits = unpack(Rows16(), data(weights, Apply(Pack(ROWS), (matrix(name, n, k),))), n, k)
+    bits = Packing(*ROWS).unpack(data(weights, Apply(Pack(*ROWS), (matrix(name, n, k),))), n, k)
     return widen_bf16(bits)  # type: ignore[arg-type]
 
 
@@ -72,10 +73,13 @@ def test_what_the_module_computes_is_true() -> None:
 @pytest.mark.parametrize(
     "expr",
     [
-        Apply(Pack(ROWS), (matrix("padded", 9, 20),)),
-        Apply(Pack(ROWS), (Apply(Concat(0), (matrix("q", 9, 24), matrix("k", 3, 24))),)),
-        Apply(Pack(Panels(32, 4, 64)), (Apply(QuantizeChannels(QuantPart.DATA), (Source("i", DType.F32, (40, 70)),)),)),
-        Apply(QuantizeChannels(QuantPart.SCALE), (Source("i", DType.F32, (40, 70)),)),
+        Apply(Pack(*ROWS), (matrix("padded", 9, 20),)),
+        Apply(Pack(*ROWS), (Apply(Concat(0), (matrix("q", 9, 24), matrix("k", 3, 24))),)),
+        Apply(
+            Pack(Scheme.INT8, WeightLayout.PANELS),
+            (Apply(Quantize(Scheme.INT8, Part.DATA), (Source("i", DType.F32, (40, 70)),)),),
+        ),
+        Apply(Quantize(Scheme.INT8, Part.SCALE), (Source("i", DType.F32, (40, 70)),)),
         matrix("table", 50, 12),
     ],
 )
@@ -84,5 +88,5 @@ def test_bytes_of_every_kind_of_weight(expr: WeightExpr) -> None:
 
 
 def test_padding_is_zero() -> None:
-    raw = data(RandomWeights({}), Apply(Pack(ROWS), (matrix("padded", 9, 20),))).view(np.uint16).reshape(9, 24)
+    raw = data(RandomWeights({}), Apply(Pack(*ROWS), (matrix("padded", 9, 20),))).view(np.uint16).reshape(9, 24)
     assert (raw[:, :20] != 0).any(1).all() and not raw[:, 20:].any()

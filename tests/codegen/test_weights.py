@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from llmc.codegen import weights as module
-from llmc.codegen.packing import unpack, widen_bf16
-from llmc.codegen.weight_formats import stored_bytes, weight_format
+from llmc.codegen.packing import Packing, stored_bytes, widen_bf16
 from llmc.codegen.weights import DATA_ALIGNMENT, Evaluator, place_weights, sources, stored, weight_name, write_weights
+from llmc.ir.formats import Packed, Part, Scheme, WeightLayout
 from llmc.ir.graph import IRError
 from llmc.ir.ops.constant import (
     Apply,
@@ -25,15 +25,14 @@ from llmc.ir.ops.constant import (
     Literal,
     Origin,
     Pack,
-    QuantizeChannels,
-    QuantPart,
+    Quantize,
     Source,
     WeightExpr,
 )
 from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn, Where
 from llmc.ir.ops.shape import Concat, Expand, Permute, Slice, View
 from llmc.ir.reference import weight as whole_weight
-from llmc.ir.types import DType, Panels
+from llmc.ir.types import DType
 
 Array = npt.NDArray[np.generic]
 
@@ -107,7 +106,7 @@ def exprs(draw: st.DrawFn, shape: tuple[int, ...] | None = None, depth: int = 3)
             start = draw(st.integers(0, stacked.type.static_shape()[0] - shape[0]))
             return Apply(Slice(0, start, start + shape[0]), (stacked,))
         case "quantize":
-            data = Apply(QuantizeChannels(QuantPart.DATA), (again(shape),))
+            data = Apply(Quantize(Scheme.INT8, Part.DATA), (again(shape),))
             return Apply(Cast(DType.F32), (data,))
     return Source(name, DType.F32, shape, draw(st.sampled_from(Origin)))
 
@@ -147,23 +146,23 @@ def test_pieces_join_to_the_whole(expr: WeightExpr, chunk: int) -> None:
 W = Source("model.w", DType.F32, (70, 50))
 V = Source("model.v", DType.F32, (70, 50))
 PACKED = [
-    Apply(Pack(Panels(32, 1, 1)), (Apply(Cast(DType.F32), (W,)),)),
-    Apply(Pack(Panels(32, 2, 32)), (Apply(Cast(DType.BF16), (W,)),)),
-    Apply(Pack(Panels(1, 1, 8)), (Apply(Cast(DType.BF16), (W,)),)),
-    Apply(Pack(Panels(1, 1, 8)), (Apply(Cast(DType.F16), (W,)),)),
+    Apply(Pack(Scheme.F32, WeightLayout.PANELS), (Apply(Cast(DType.F32), (W,)),)),
+    Apply(Pack(Scheme.BF16, WeightLayout.PANELS), (Apply(Cast(DType.BF16), (W,)),)),
+    Apply(Pack(Scheme.BF16, WeightLayout.ROWS), (Apply(Cast(DType.BF16), (W,)),)),
+    Apply(Pack(Scheme.F16, WeightLayout.ROWS), (Apply(Cast(DType.F16), (W,)),)),
     Apply(
-        Pack(Panels(1, 1, 8)),
+        Pack(Scheme.BF16, WeightLayout.ROWS),
         (Apply(Interleave(16), (Apply(Cast(DType.BF16), (W,)), Apply(Cast(DType.BF16), (V,)))),),
     ),
-    Apply(Pack(Panels(32, 4, 64)), (Apply(QuantizeChannels(QuantPart.DATA), (W,)),)),
-    Apply(Pack(Panels(32, 4, 128)), (Apply(QuantizeChannels(QuantPart.DATA), (W,)),)),
+    Apply(Pack(Scheme.INT8, WeightLayout.PANELS), (Apply(Quantize(Scheme.INT8, Part.DATA), (W,)),)),
+    Apply(Pack(Scheme.int8(128), WeightLayout.PANELS), (Apply(Quantize(Scheme.INT8, Part.DATA), (W,)),)),
     Apply(
-        Pack(Panels(32, 2, 32)),
+        Pack(Scheme.BF16, WeightLayout.PANELS),
         (Apply(Interleave(16), (Apply(Cast(DType.BF16), (W,)), Apply(Cast(DType.BF16), (V,)))),),
     ),
     Apply(
-        Pack(Panels(32, 4, 64)),
-        (Apply(Interleave(16), tuple(Apply(QuantizeChannels(QuantPart.DATA), (s,)) for s in (W, V))),),
+        Pack(Scheme.INT8, WeightLayout.PANELS),
+        (Apply(Interleave(16), tuple(Apply(Quantize(Scheme.INT8, Part.DATA), (s,)) for s in (W, V))),),
     ),
 ]
 
@@ -179,7 +178,9 @@ def test_packed_weights(expr: Apply, chunk: int, monkeypatch: pytest.MonkeyPatch
     data = np.concatenate(list(stored(expr, reader)))
     n, k = expr.type.static_shape()
     assert data.size == stored_bytes(expr.type)
-    found = unpack(weight_format(expr.type), data, n, k)
+    layout = expr.type.layout
+    assert isinstance(layout, Packed)
+    found = Packing(layout.scheme, layout.order).unpack(data, n, k)
     want = whole_weight(expr, lambda s: Reader().read(s, None))
     got = WIDEN.get(expr.type.dtype, lambda x: x)(found)
     assert np.array_equal(got, want)
@@ -197,7 +198,7 @@ def test_what_each_row_range_reads_is_bounded() -> None:
 
 
 def test_the_file_is_read_by_safetensors(tmp_path: Path) -> None:
-    scale = Apply(QuantizeChannels(QuantPart.SCALE), (W,))
+    scale = Apply(Quantize(Scheme.INT8, Part.SCALE), (W,))
     plain = Apply(Cast(DType.F32), (Source("norm", DType.F32, (33,)),))
     other = Apply(Unary(UnaryFn.NEG), (Source("norm", DType.F32, (33,)),))
     constant = Apply(Binary(BinaryFn.ADD), (Literal(1.0), Literal(2.0)))
@@ -225,7 +226,7 @@ def test_no_weights_make_a_file_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [1, 17, 33, 70])
 def test_scales_reach_to_the_end_of_the_last_panel(n: int) -> None:
     """The kernel loads 32 scales for every panel, also of the last weight in the file."""
-    scale = Apply(QuantizeChannels(QuantPart.SCALE), (Source("w", DType.F32, (n, 8)),))
+    scale = Apply(Quantize(Scheme.INT8, Part.SCALE), (Source("w", DType.F32, (n, 8)),))
     (placed,) = place_weights([scale])
     assert placed.num_bytes >= -(-n // 32) * 32 * 4
 
@@ -238,7 +239,7 @@ def test_values_beyond_float16_are_refused_by_name() -> None:
             return values if rows is None else values[rows[0] : rows[1]]
 
     cast = Apply(Cast(DType.F16), (W,))
-    for expr in (Apply(Pack(Panels(1, 1, 8)), (cast,)), cast):
+    for expr in (Apply(Pack(Scheme.F16, WeightLayout.ROWS), (cast,)), cast):
         with pytest.raises(IRError, match=r"model\.w: a value beyond float16's 65504: build in bf16"):
             list(stored(expr, Large()))
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 
 from llmc.codegen.cpu.formats import row_bytes
-from llmc.codegen.cpu.kv import slot_bytes
 from llmc.codegen.cpu.storage import CpuStorage
 from llmc.codegen.cuda.plan.storage import CudaStorage
-from llmc.codegen.kv_groups import CacheSlot
-from llmc.codegen.weight_formats import stored_bytes
-from llmc.codegen.work import Costing, Slot, Step, Unit, Work, kernels, visible, weight_bytes
+from llmc.codegen.work import Costing, Step, Unit, Work, kernels, visible
 from llmc.ir.dims import sym
+from llmc.ir.formats import Groups
 from llmc.ir.graph import IRError
 from llmc.ir.ops.attention import Mask
 from llmc.ir.parser import parse
-from llmc.ir.types import DType, Groups, Panels, TensorType
+from llmc.ir.types import DType, TensorType
 
 DECODE = Step(seqs=3, new=1, past=10)
 PREFILL = Step(seqs=1, new=5, past=0)
@@ -217,7 +215,7 @@ def test_quantised_rows_and_weights() -> None:
     %b = quantize_rows{group=64}(%a) : i8[T, 128]{groups64}
     outputs %b
   }}(%x) : i8[T, 128]{groups64}
-  %y = packed_linear{scheme=int8, epilogue=graph epilogue {
+  %y = packed_linear{scheme=int8g64, epilogue=graph epilogue {
     inputs %r: f32[T, 32]
     outputs %r
   }}(%q, %w, %s) : f32[T, 32]"""
@@ -239,28 +237,6 @@ def test_what_is_no_kernel_is_refused() -> None:
   }}(%x, %v) : f32[T, 40]"""
     with pytest.raises(IRError, match="linear at no module: no operations are known"):
         work(weight("v", "f32", "[40, 24]") + inside, inputs="%x: f32[T, 24]")
-
-
-@pytest.mark.parametrize(
-    "type_",
-    [
-        TensorType(DType.BF16, (33, 50), Panels(1, 1, 8)),
-        TensorType(DType.F16, (33, 50), Panels(1, 1, 8)),
-        TensorType(DType.BF16, (33, 50), Panels(32, 2, 32)),
-        TensorType(DType.F32, (33, 50), Panels(32, 1, 1)),
-        TensorType(DType.I8, (33, 50), Panels(32, 4, 64)),
-        TensorType(DType.BF16, (33, 50)),
-    ],
-    ids=str,
-)
-def test_weights_are_as_large_as_on_disk(type_: TensorType) -> None:
-    assert weight_bytes(type_) == stored_bytes(type_)
-
-
-@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
-def test_the_cpu_cache_is_as_large_as_its_slots(dtype: DType) -> None:
-    slot = CacheSlot("layer", 3, 21, 25, dtype, None)
-    assert Slot(3, 21, 25, dtype).token_bytes(CpuStorage()) * 32 == slot_bytes(slot)
 
 
 def test_cpu_rows_are_those_of_its_kernels() -> None:

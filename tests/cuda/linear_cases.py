@@ -17,8 +17,9 @@ from llmc.codegen.cuda.linear.params import COUNTERS, PARTIALS, CountedBy, Linea
 from llmc.codegen.cuda.plan.formats import row_bytes
 from llmc.emulator.session import Argument, DeviceArray
 from llmc.ir.dims import Poly, sym
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Builder, Graph, Value
-from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, Scheme
+from llmc.ir.ops.kernel import GATE_RUN, PackedLinear
 from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
 from llmc.ir.types import DType, TensorType, tensor
 

@@ -13,8 +13,9 @@ from llmc.codegen.cuda.linear.params import (
     Slices,
 )
 from llmc.ir.dims import sym
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Builder, Graph, Value
-from llmc.ir.ops.kernel import PackedLinear, Scheme
+from llmc.ir.ops.kernel import PackedLinear
 from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast, Unary, UnaryFn
 from llmc.ir.types import DType, tensor
 

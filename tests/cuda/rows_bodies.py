@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, Value
 from llmc.ir.ops.constant import Weight
-from llmc.ir.ops.kernel import Rows, Scheme, WeightLayout
+from llmc.ir.ops.kernel import Rows
 from llmc.ir.reference import weight
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
@@ -29,7 +30,7 @@ class Body:
 def bodies(captured: Graph, scheme: Scheme = Scheme.BF16) -> Iterator[Body]:
     """Of both entries, in order."""
     vocab = int(str(captured.outputs[0].tensor.shape[-1]))
-    pipeline = default_pipeline(scheme, 64, vocab, WeightLayout.ROWS)
+    pipeline = default_pipeline(scheme, vocab, WeightLayout.ROWS)
     for entry in run_pipeline(captured, pipeline, RuleLog(), lambda *_: None):
         exprs = {n.output: n.op.expr for n in entry.nodes if isinstance(n.op, Weight)}
         for number, node in enumerate(entry.nodes):

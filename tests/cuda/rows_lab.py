@@ -18,15 +18,17 @@ from llmc.codegen.cuda.arguments import COUNTS, Input, Operand, Output, Part, Sl
 from llmc.codegen.cuda.plan.formats import row_bytes
 from llmc.codegen.cuda.plan.kv import KV_BLOCK, CudaKvSlot
 from llmc.codegen.cuda.rows.kernel import RowsParams
+from llmc.codegen.packing import Packing
 from llmc.emulator.session import Argument, DeviceArray, Schedule
 from llmc.ir.dims import Poly
+from llmc.ir.formats import Packed
 from llmc.ir.graph import Graph, Node, Value
 from llmc.ir.ops.attention import KvWrite
 from llmc.ir.ops.kernel import Rows
 from llmc.ir.ops.nn import Embedding
 from llmc.ir.parser import parse
 from llmc.ir.reference import Cache, run
-from llmc.ir.types import CacheType, DType, Panels
+from llmc.ir.types import CacheType, DType
 
 if TYPE_CHECKING:
     from harness import Lab, Shape
@@ -107,9 +109,9 @@ def stored(value: Value, array: Array, is_packed: bool) -> Array:
     """The bytes of an input as it lies in device memory; gaps hold 0xFF, which is NaN."""
     type_ = value.tensor
     data = np.ascontiguousarray(array.astype(NUMPY[type_.dtype]))
-    if isinstance(type_.layout, Panels):
-        pad = -data.shape[1] % type_.layout.pad
-        return np.pad(data, ((0, 0), (0, pad))).view(np.uint8).reshape(-1)
+    if isinstance(type_.layout, Packed):
+        columns = Packing(type_.layout.scheme, type_.layout.order).pad_k(data.shape[1])
+        return np.pad(data, ((0, 0), (0, columns - data.shape[1]))).view(np.uint8).reshape(-1)
     if not type_.is_rowed or is_packed:
         return data.reshape(-1).view(np.uint8)
     flat = data.reshape(len(data), -1).view(np.uint8)

@@ -38,8 +38,9 @@ from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.emulator.build import HostCompiler
 from llmc.emulator.session import Mode, Schedule
 from llmc.ir.dims import sym
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Graph, IRError, Value
-from llmc.ir.ops.kernel import PackedLinear, Scheme
+from llmc.ir.ops.kernel import PackedLinear
 from llmc.ir.types import DType, tensor
 
 # Of the 300 tokens, how many are there: around every tile's edge.

@@ -23,8 +23,8 @@ from llmc.codegen.cuda.target.capabilities import TARGETS
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import BuildError
 from llmc.emulator.session import THREE_SCHEDULES, CudaError
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Graph, IRError
-from llmc.ir.ops.kernel import Scheme
 from llmc.ir.parser import parse
 from tests.models import captured, random_layers, row_ops
 from tests.models.captured import EDGES

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from llmc.compiler.capture.capture import capture
 from llmc.compiler.sources.resolve import open_source
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.ops.constant import Origin, Source
-from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.ir.reference import Cache, run
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
@@ -20,7 +20,7 @@ def interpreted(folder: Path, ids: list[int], scheme: Scheme) -> NDArray[np.floa
     """Logits [positions, vocab] of one sequence; weights, operands and the cache rounded as the scheme says."""
     captured = capture(open_source(str(folder)))
     vocab = int(captured.graph.outputs[0].tensor.shape[-1])  # type: ignore[arg-type]
-    pipeline = default_pipeline(scheme, 0, vocab, WeightLayout.ROWS)
+    pipeline = default_pipeline(scheme, vocab, WeightLayout.ROWS)
     prefill, _ = run_pipeline(captured.graph, pipeline, RuleLog(), lambda *_: None)
 
     def read(source: Source) -> NDArray[np.generic]:

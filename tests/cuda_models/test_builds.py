@@ -15,8 +15,8 @@ from e2e.engines import Engines, Silent
 from llmc.codegen.cpu.toolchain import ToolchainError
 from llmc.codegen.cuda.target import nvrtc
 from llmc.compiler.build import BuildOptions, build
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import IRError
-from llmc.ir.ops.kernel import Scheme
 from llmc.runtime.cuda.plan import Plan, read_plan
 
 SMALL = {"max_batch": 4, "step_tokens": 64}
@@ -123,7 +123,7 @@ def test_without_nvrtc_it_is_said_what_to_install(
 @pytest.mark.parametrize(("target", "scheme"), [("h100", Scheme.INT8), ("h100", Scheme.F32), ("h100,cpu", Scheme.F16)])
 def test_formats_without_kernels_are_refused(target: str, scheme: Scheme, engines: Engines, tmp_path: Path) -> None:
     _, folder = engines.model("llama")
-    with pytest.raises(IRError, match=rf"no C\w+ kernel multiplies in {scheme.value}: use "):
+    with pytest.raises(IRError, match=rf"no C\w+ kernel multiplies in {scheme.name}: use "):
         build(BuildOptions(str(folder), tmp_path / "engine", target=target, scheme=scheme), Silent())
 
 

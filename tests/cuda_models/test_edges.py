@@ -8,7 +8,7 @@ import pytest
 from cuda_models.emulation import Emulation
 from e2e.engines import Engines
 
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 
 
 @pytest.mark.parametrize("schedule", ["forward", pytest.param("random:7", marks=pytest.mark.soak)])

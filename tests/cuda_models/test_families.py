@@ -13,7 +13,7 @@ from cuda_models.interpreted import interpreted
 from e2e.engines import Engines
 from numpy.typing import NDArray
 
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 
 LENGTH = 20  # beyond every window (8)
 FAMILIES = (

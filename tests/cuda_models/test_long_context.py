@@ -11,7 +11,7 @@ from cuda_models.emulation import Emulation
 from e2e.engines import Engines
 
 from llmc.codegen.kv_groups import BLOCK_TOKENS
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from llmc.runtime import Engine
 
 WINDOW, CHUNK = 96, 512

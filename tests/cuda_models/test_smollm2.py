@@ -22,8 +22,8 @@ from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.capture.capture import capture
 from llmc.compiler.sources.demo import fetch_demo
 from llmc.compiler.sources.resolve import open_source
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.ops.constant import Weight
-from llmc.ir.ops.kernel import Scheme, WeightLayout
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime import Engine
@@ -56,7 +56,7 @@ def test_every_kernel_keeps_its_budget(target: str) -> None:
     """No spills, no local memory, the instructions that were meant; b200 compiles."""
     gpu = GPUS[target]
     captured = capture(open_source(str(fetch_demo("smollm2"))))
-    pipeline = default_pipeline(Scheme.BF16, 0, 49152, WeightLayout.ROWS)
+    pipeline = default_pipeline(Scheme.BF16, 49152, WeightLayout.ROWS)
     entries = run_pipeline(captured.graph, pipeline, RuleLog(), lambda *_: None)
     placed = place_weights([n.op.expr for g in entries for n in g.nodes if isinstance(n.op, Weight)])
     kernels = cuda_model.render(entries, {w.expr: w for w in placed}, gpu, Limits(8192, 16, 512)).kernels

@@ -13,7 +13,7 @@ from tiny_models import config_of, eager_model
 from transformers import PreTrainedModel
 
 from llmc.compiler.build import BuildOptions, Progress, build
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 
 
 class Silent(Progress):
@@ -50,7 +50,7 @@ class Engines:
 
     def engine(self, source: Path, scheme: Scheme = Scheme.F32, **options: Any) -> Path:
         """The engine of an HF folder."""
-        parts = [source.name, scheme.value, *(f"{name}={value}" for name, value in sorted(options.items()))]
+        parts = [source.name, scheme.name, *(f"{name}={value}" for name, value in sorted(options.items()))]
         out = self.root / f"{'-'.join(parts)}.engine"
         with self.once(out) as missing:
             if missing:

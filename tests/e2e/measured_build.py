@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from llmc.compiler.build import BuildOptions, Progress, build
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 
 INTERVAL_S = 0.005
 
@@ -34,7 +34,7 @@ def main(model: str, out: str, scheme: str) -> None:
     thread = threading.Thread(target=sample)
     thread.start()
     try:
-        manifest = build(BuildOptions(model, Path(out), scheme=Scheme(scheme)), Progress())
+        manifest = build(BuildOptions(model, Path(out), scheme=Scheme.named(scheme)), Progress())
     finally:
         done.set()
         thread.join()

@@ -13,7 +13,7 @@ import pytest
 from e2e.engines import Engines
 from e2e.synthetic import write_llama
 
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 
 HERE = Path(__file__).parent
 LLMC = [sys.executable, "-c", "from llmc.compiler.commands.cli import main; main()"]
@@ -35,7 +35,7 @@ def another_hash_seed() -> str:
 
 
 @pytest.mark.parametrize(
-    "scheme", [pytest.param(Scheme.BF16, marks=pytest.mark.soak), Scheme.INT8], ids=lambda s: s.value
+    "scheme", [pytest.param(Scheme.BF16, marks=pytest.mark.soak), Scheme.INT8], ids=lambda s: s.name
 )
 def test_the_same_bytes_elsewhere(scheme: Scheme, engines: Engines, tmp_path: Path) -> None:
     """Another process, folder, time, hash seed, time zone, locale, umask, home, and one core instead of all."""
@@ -54,7 +54,7 @@ def test_the_same_bytes_elsewhere(scheme: Scheme, engines: Engines, tmp_path: Pa
         "COLUMNS": "40",
     }
     command = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if shutil.which("taskset") else []
-    command += [*LLMC, "build", str(moved), "-o", "other name", "--dtype", scheme.value]
+    command += [*LLMC, "build", str(moved), "-o", "other name", "--dtype", scheme.name]
     subprocess.run(command, env=env, cwd=tmp_path, umask=0o077, check=True, capture_output=True)
     second = contents(tmp_path / "other name")
     assert sorted(second) == sorted(contents(first))
@@ -62,11 +62,11 @@ def test_the_same_bytes_elsewhere(scheme: Scheme, engines: Engines, tmp_path: Pa
 
 
 def anonymous_growth(source: Path, out: Path, scheme: Scheme) -> dict[str, int]:
-    command = [sys.executable, str(HERE / "measured_build.py"), str(source), str(out), scheme.value]
+    command = [sys.executable, str(HERE / "measured_build.py"), str(source), str(out), scheme.name]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     figures: dict[str, int] = json.loads(done.stdout)
     figures["growth"] = figures["peak"] - figures["imports"]
-    print(f"{source.name} {scheme.value}: {figures}")
+    print(f"{source.name} {scheme.name}: {figures}")
     assert figures["samples"] > 100
     return figures
 
@@ -91,7 +91,7 @@ def test_memory_of_a_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("scheme", [Scheme.BF16, Scheme.INT8], ids=lambda s: s.value)
+@pytest.mark.parametrize("scheme", [Scheme.BF16, Scheme.INT8], ids=lambda s: s.name)
 def test_memory_of_a_3_gb_build(scheme: Scheme, tmp_path: Path) -> None:
     total = write_llama(
         tmp_path / "large",

@@ -14,7 +14,7 @@ from e2e.engines import Engines, Silent
 
 from llmc.codegen.hollow import fill, is_hollow
 from llmc.compiler.build import BuildOptions, build
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import WEIGHTS
 from llmc.runtime.artifact.manifest import Manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from e2e.engines import Engines
 
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import read_manifest
 from llmc.runtime.cpu.device import CpuDevice

@@ -190,7 +190,7 @@ AT_ONCE: list[tuple[list[str], tuple[str, ...]]] = [
     (["--passes", "fuse-everything"], ("fuse-everything", "fuse-gates")),
     (["--passes", "lower-linears{scheme=int4}"], ("int4",)),
     (["--passes", "lower-linears{colour=red}"], ("colour",)),
-    (["--passes", "lower-linears{scheme=int8, group=48}"], ("a multiple of 64", "got '{scheme=int8, group=48}'")),
+    (["--passes", "lower-linears{scheme=int8g48}"], ("activation group 48", "a multiple of 64")),
     (["--passes", "lower-linears{scheme="], ("--passes",)),
     (["--dump-ir", "/dev/null/x"], ("/dev/null/x", "another --dump-ir")),
     (["-o", "/proc/nothing/engine"], ("/proc/nothing/engine: cannot be made in /proc", "another -o")),

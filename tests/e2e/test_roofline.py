@@ -23,10 +23,11 @@ from llmc.compiler.commands.roofline_console import RooflineOptions, show_roofli
 from llmc.compiler.roofline.fit import shortage
 from llmc.compiler.roofline.open_subject import open_subject
 from llmc.compiler.roofline.predict import CHUNK, Kernel, Point, Prediction, Total, predict, prefill_steps
+from llmc.compiler.roofline.subject import PredictionError
 from llmc.compiler.targets.backend import Backend
 from llmc.compiler.targets.cuda import CudaBackend
 from llmc.compiler.targets.find import find_target
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 
 CONFIGS = Path(__file__).parents[2] / "bench" / "configs"
 
@@ -122,6 +123,16 @@ def test_a_gpu_s_two_formats(llmc: Commands, config: Path, dtype: str) -> None:
     kernels = found["targets"][0]["points"][0]["tpot"]["kernels"]
     assert {k["matrix_unit"] for k in kernels} == {"", dtype}
     assert all(k["expected_s"] > k["floor_s"] for k in kernels)
+
+
+def test_a_graph_that_another_llmc_printed_is_refused(
+    engines: Engines, speaking: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"graph decode {\n  inputs %w: bf16[8, 8]{panels32x2p32}\n}\n"
+    monkeypatch.setattr("llmc.compiler.roofline.open_subject.read_file", lambda *_: text)
+    subject = open_subject(str(engines.engine(speaking, Scheme.INT8)), None)
+    with pytest.raises(PredictionError, match=r"plans/cpu/graph.llmc is not as .*'panels32x2p32'.: build the engine"):
+        subject.lowered(find_target("cpu"))
 
 
 def test_an_engine_is_predicted_as_it_was_built(

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from e2e.engines import Engines
 
-from llmc.codegen.cpu.linear_kernels import SCHEMES
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.sources.demo import fetch_demo
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import SCHEMES, Scheme
 from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.kv.pool_sizes import sequence_bytes
 from llmc.runtime.loop.results import Completion, TokenLogprobs
 
 # several panels, K slices and scale groups with tails; a window that prompts pass; prompts around the KV block of 32
+CPU_SCHEMES = [scheme for scheme in SCHEMES if scheme.cpu]
 SIZES = {
     "hidden_size": 320,
     "intermediate_size": 704,
@@ -120,7 +120,7 @@ def check_preemption(folder: Path, given: Sequence[Ask]) -> None:
         assert [answer(completion) for completion in found] == expected
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=[s.value for s in SCHEMES])
+@pytest.mark.parametrize("scheme", CPU_SCHEMES, ids=str)
 def test_answers_of_a_tiny_model(scheme: Scheme, engines: Engines) -> None:
     _, source = engines.model("mistral", **SIZES)
     folder = engines.engine(source, scheme)
@@ -130,9 +130,9 @@ def test_answers_of_a_tiny_model(scheme: Scheme, engines: Engines) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("scheme", SCHEMES, ids=[s.value for s in SCHEMES])
+@pytest.mark.parametrize("scheme", CPU_SCHEMES, ids=str)
 def test_answers_of_smollm2(scheme: Scheme, engines: Engines) -> None:
-    folder = engines.root / f"smollm2-{scheme.value}.engine"
+    folder = engines.root / f"smollm2-{scheme.name}.engine"
     build(BuildOptions(str(fetch_demo("smollm2")), folder, scheme=scheme), engines.progress)
     given = asks(49152, (1, 7, 32, 65, 130, 200, 333, 600), num_tokens=32)
     check_everything(folder, given)
@@ -144,7 +144,7 @@ def test_logits_of_chunks(engines: Engines) -> None:
     _, source = engines.model("mistral", **SIZES)
     rng = random.Random(5)
     ids = [rng.randrange(SIZES["vocab_size"]) for _ in range(200)]
-    for scheme in SCHEMES:
+    for scheme in CPU_SCHEMES:
         with Engine.load(engines.engine(source, scheme), threads=2, max_rows=200) as engine:
             expected = engine.logits(ids).tobytes()
             for _ in range(4):

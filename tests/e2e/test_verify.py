@@ -19,7 +19,7 @@ from llmc.compiler.verify.logits import Verdict, compare, too_far
 from llmc.compiler.verify.source_text import source_text
 from llmc.compiler.verify.text_path import TextPath, compare_text
 from llmc.compiler.verify.texts import texts
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import read_manifest
 
@@ -144,8 +144,8 @@ def test_how_far_logits_may_be_is_the_formats_matter() -> None:
 
     steps = {Scheme.F32: 2.0**-24, Scheme.F16: 2.0**-11, Scheme.BF16: 2.0**-8, Scheme.INT8: 2.0**-7}
     for scheme, step in steps.items():
-        assert too_far(verdict(step), scheme.value) is None
-        assert "expected at most" in str(too_far(verdict(1.5), scheme.value))
+        assert too_far(verdict(step), scheme.name) is None
+        assert "expected at most" in str(too_far(verdict(1.5), scheme.name))
     assert told == [4] * 8
     assert too_far(replace(verdict(0), mean_kl=float("nan")), "bf16") is not None
 

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmc.ir.dims import Dim, Poly, Sym, sym
+from llmc.ir.formats import SCHEMES, Groups, Packed, Scheme, WeightLayout
 from llmc.ir.graph import Graph, Node, Op, Value
 from llmc.ir.ops.constant import Apply, Literal, Source, WeightExpr
 from llmc.ir.parser import parse
 from llmc.ir.printer import print_graph
-from llmc.ir.types import CacheType, DType, Groups, Panels, TensorType, Type
+from llmc.ir.types import CacheType, DType, TensorType, Type
 
 SYMBOLS = [sym("T"), sym("R", 0, 16), sym("inf_1", 1, 1 << 40), sym("B", 2)]
 FLOATS = st.floats(width=64) | st.sampled_from(
@@ -35,12 +36,13 @@ def dims(nonnegative: bool = True) -> st.SearchStrategy[Dim]:
     return st.integers(0, 99) | st.sampled_from(SYMBOLS) | st.lists(monomial, min_size=1, max_size=3).map(sum)
 
 
+schemes = st.sampled_from([*SCHEMES, Scheme.int8(0), Scheme.int8(128)])
 tensors = st.builds(
     TensorType,
     st.sampled_from(DType),
     st.lists(dims(), max_size=4).map(tuple),
     st.none()
-    | st.builds(Panels, st.integers(1, 64), st.integers(1, 4), st.integers(1, 256))
+    | st.builds(Packed, schemes, st.sampled_from(WeightLayout))
     | st.builds(Groups, st.sampled_from([0, 32, 64])),
 )
 value_types: st.SearchStrategy[Type] = tensors | st.just(CacheType())
@@ -64,6 +66,8 @@ def literals(hint: typing.Any, depth: int) -> st.SearchStrategy[typing.Any]:
         return exprs(depth)
     if hint is TensorType:
         return tensors
+    if hint is Scheme:
+        return schemes
     if issubclass(hint, Enum):
         return st.sampled_from(hint)
     return made(hint, depth)

@@ -10,8 +10,8 @@ ROUND_TRIP = """\
 graph main {
   dims R in [0, 16], T in [1, 512]
   inputs %ids: i32[T], %positions: i32[T], %seqs: i32[T], %rows: i32[R], %kv: kv
-  %table = weight{expr=Apply{op=pack{layout=Panels{cols=32, step=2, pad=32}}, args=[Apply{op=cast{dtype=bf16}, \
-args=[Source{name="embed \\"q\\".weight", dtype=bf16, shape=[96, 64]}]}]}}() : bf16[96, 64]{panels32x2p32}
+  %table = weight{expr=Apply{op=pack{scheme=bf16, order=panels}, args=[Apply{op=cast{dtype=bf16}, \
+args=[Source{name="embed \\"q\\".weight", dtype=bf16, shape=[96, 64]}]}]}}() : bf16[96, 64]{bf16 in panels}
   %v0 = embedding(%table, %ids) : f32[T, 64] @ "model.embed"
   %v1 = rows{body=graph body {
     inputs %x: f32[T, 64]

@@ -74,7 +74,10 @@ def test_effects_in_order_are_valid() -> None:
             "%y = attention{scale=1.0}(%q, %k, %k, %p, %p) : f32[T, 3, 4]",
             "not a multiple of kv heads",
         ),
-        ("inputs %t: i8[5, 4], %i: i32[T]\n%y = embedding(%t, %i) : f32[T, 4]", "int8 needs"),
+        (
+            "inputs %t: i8[5, 4], %i: i32[T]\n%y = embedding(%t, %i) : f32[T, 4]",
+            "integers without a scheme",
+        ),
         ("inputs %x: f32[T, 4], %r: f32[R]\n%y = gather_rows(%x, %r) : f32[R, 4]", "expected i32"),
         (
             "inputs %x: f32[T, 4]\n%y = rows{body=graph r {\n inputs %a: f32[T, 5]\n outputs %a\n}}(%x) : f32[T, 5]",

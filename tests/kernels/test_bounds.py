@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from llmc.codegen.packing import Format
+from llmc.ir.formats import Scheme
 
 from .conftest import Kernels
 from .test_linear import FORMATS, Linear, pointer, random
@@ -46,9 +46,9 @@ def survives(body: Callable[[], object]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (33, 31), (70, 97), (64, 64)])
-def test_linear(kernels: Kernels, fmt: Format, n: int, k: int) -> None:
+def test_linear(kernels: Kernels, fmt: Scheme, n: int, k: int) -> None:
     linear = Linear(kernels, fmt, n, k, random(1, n, k))
     panels = at_page_end(linear.panels)
     scales = None if linear.scales is None else at_page_end(linear.scales)
@@ -57,7 +57,7 @@ def test_linear(kernels: Kernels, fmt: Format, n: int, k: int) -> None:
     def run() -> None:
         for rows in (1, 2, 7, 17, 40):
             source, out = at_page_end(x[:rows]), at_page_end(np.zeros((rows, n), np.float32))
-            operand = at_page_end(np.zeros(rows * linear.fmt.row_bytes(k), np.uint8))
+            operand = at_page_end(np.zeros(rows * linear.rows.row_bytes(k), np.uint8))
             kernels.lib.quantize(linear.format_id, pointer(source), rows, k, pointer(operand))
             kernels.lib.run_linear(
                 *(linear.format_id, pointer(panels), pointer(scales), ctypes.c_int64(n), ctypes.c_int64(k)),

@@ -11,12 +11,13 @@ import pytest
 
 from llmc.codegen import packing
 from llmc.codegen.cpu.toolchain import find_toolchain
-from llmc.codegen.packing import F32, Bf16, Format, Int8
+from llmc.codegen.packing import OperandRows, Packing
+from llmc.ir.formats import Scheme, WeightLayout
 
 from .conftest import VARIANTS, Kernels, load
 
 Floats = npt.NDArray[np.float32]
-FORMATS: tuple[Format, ...] = (F32(), Bf16(), Int8(0), Int8(32), Int8(128))
+FORMATS = (Scheme.F32, Scheme.BF16, Scheme.int8(0), Scheme.int8(32), Scheme.int8(128))
 # n and k around the panel (32), the bf16 block (32), the int8 step (64), and larger than one tile
 SHAPES = ((1, 1), (33, 31), (64, 64), (70, 97), (96, 200), (200, 130))
 
@@ -34,28 +35,29 @@ def aligned(size: int, fill: int = 0) -> npt.NDArray[np.uint8]:
 class Linear:
     """One packed weight and how to run it."""
 
-    def __init__(self, kernels: Kernels, fmt: Format, n: int, k: int, weight: Floats) -> None:
+    def __init__(self, kernels: Kernels, fmt: Scheme, n: int, k: int, weight: Floats) -> None:
         self.kernels, self.fmt, self.n, self.k = kernels, fmt, n, k
+        self.rows = OperandRows(fmt.operand)
         self.format_id = FORMATS.index(fmt)
         self.scales: Floats | None = None
-        stored: npt.NDArray[np.float32 | np.uint16 | np.int8]
-        if isinstance(fmt, Bf16):
+        stored: packing.Bits
+        if fmt == Scheme.BF16:
             stored = packing.round_bf16(weight)
             self.weight = packing.widen_bf16(stored)
-        elif isinstance(fmt, Int8):
-            stored, scales = packing.quantize_channels(weight)
+        elif fmt.name == "int8":
+            stored, scales = quantize_channels(weight)
             self.scales = np.zeros(packing.round_up(n, 32), np.float32)
             self.scales[:n] = scales
             self.weight = stored.astype(np.float32)
         else:
             stored = self.weight = weight
-        packed = packing.pack(fmt, stored)
+        packed = Packing(fmt, WeightLayout.PANELS).pack(stored)
         self.panels = aligned(packed.size)
         self.panels[:] = packed
 
     def operand(self, x: Floats) -> npt.NDArray[np.uint8]:
         # Unused bytes of a row are poisoned: a kernel that read them would show.
-        out = aligned(len(x) * self.fmt.row_bytes(self.k), 0xFF)
+        out = aligned(len(x) * self.rows.row_bytes(self.k), 0xFF)
         self.kernels.lib.quantize(self.format_id, pointer(np.ascontiguousarray(x)), len(x), self.k, pointer(out))
         return out
 
@@ -78,15 +80,33 @@ class Linear:
         return out
 
 
+def quantize_channels(w: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """w [n, k] -> (int8 [n, k], f32 scales [n]); symmetric, max|w| of a channel becomes 127."""
+    scales = (np.max(np.abs(w), axis=1) / np.float32(127)).astype(np.float32)
+    divisor = np.where(scales > 0, scales, np.float32(1))[:, None]
+    return np.clip(np.rint(w / divisor), -127, 127).astype(np.int8), scales
+
+
+def gated_order(width: int) -> npt.NDArray[np.int64]:
+    """Row order of a gated weight over concat(gate, up) of 2 * width rows: 16 gate rows, their 16 up rows, and so on.
+
+    -1 stands for a zero row. With it every panel holds the gate and the up part of the same 16 outputs.
+    """
+    outputs = np.arange(packing.round_up(width, 16), dtype=np.int64)
+    gate = np.where(outputs < width, outputs, -1)
+    up = np.where(outputs < width, outputs + width, -1)
+    return np.stack([gate.reshape(-1, 16), up.reshape(-1, 16)], axis=1).reshape(-1)
+
+
 def random(seed: int, *shape: int) -> Floats:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def quantized_rows(fmt: Int8, x: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def quantized_rows(rows: OperandRows, x: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """What quantize_row means: s8 values and scales [rows, groups], on x padded with zeros."""
-    padded = np.zeros((len(x), fmt.pad_k(x.shape[1])), np.float32)
+    padded = np.zeros((len(x), rows.pad_k(x.shape[1])), np.float32)
     padded[:, : x.shape[1]] = x
-    groups = padded.reshape(len(x), fmt.groups(x.shape[1]), -1)
+    groups = padded.reshape(len(x), rows.num_scales(x.shape[1]), -1)
     largest = np.abs(groups).max(axis=2, keepdims=True)
     inverse = np.where(largest > 0, np.float32(127) / np.where(largest > 0, largest, np.float32(1)), np.float32(0))
     return np.rint(groups * inverse).astype(np.float64), (largest / np.float32(127)).astype(np.float64)
@@ -94,28 +114,30 @@ def quantized_rows(fmt: Int8, x: Floats) -> tuple[npt.NDArray[np.float64], npt.N
 
 def reference(linear: Linear, x: Floats) -> npt.NDArray[np.float64]:
     weight = linear.weight.astype(np.float64)
-    if isinstance(linear.fmt, Bf16):
+    if linear.fmt == Scheme.BF16:
         return packing.widen_bf16(packing.round_bf16(x)).astype(np.float64) @ weight.T
-    if isinstance(linear.fmt, Int8):
+    if linear.fmt.name == "int8":
         assert linear.scales is not None
-        q, scale = quantized_rows(linear.fmt, x)
+        q, scale = quantized_rows(linear.rows, x)
         rows = (q * scale).reshape(len(x), -1)[:, : linear.k]
         return rows @ weight.T * linear.scales[: linear.n]
     return x.astype(np.float64) @ weight.T
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
-def test_sizes_are_those_of_the_headers(kernels: Kernels, fmt: Format) -> None:
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_sizes_are_those_of_the_headers(kernels: Kernels, fmt: Scheme) -> None:
     for function in (kernels.lib.row_bytes, kernels.lib.panel_bytes):
         function.restype = ctypes.c_int64
     for k in (1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 576, 640, 1536, 2048):
-        assert kernels.lib.row_bytes(FORMATS.index(fmt), ctypes.c_int64(k)) == fmt.row_bytes(k)
-        assert kernels.lib.panel_bytes(FORMATS.index(fmt), ctypes.c_int64(k)) == packing.panel_bytes(fmt, k)
+        assert kernels.lib.row_bytes(FORMATS.index(fmt), ctypes.c_int64(k)) == OperandRows(fmt.operand).row_bytes(k)
+        assert kernels.lib.panel_bytes(FORMATS.index(fmt), ctypes.c_int64(k)) == Packing(
+            fmt, WeightLayout.PANELS
+        ).panel_bytes(k)
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
 @pytest.mark.parametrize(("n", "k"), SHAPES)
-def test_matches_float64(kernels: Kernels, fmt: Format, n: int, k: int) -> None:
+def test_matches_float64(kernels: Kernels, fmt: Scheme, n: int, k: int) -> None:
     linear = Linear(kernels, fmt, n, k, random(1, n, k))
     x, bias = random(2, 7, k), random(3, n)
     expected = reference(linear, x) + bias
@@ -129,8 +151,8 @@ def reference_weight(linear: Linear) -> npt.NDArray[np.float64]:
     return np.asarray(linear.weight.astype(np.float64) * scales)
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
-def test_a_row_does_not_depend_on_company_or_threads(kernels: Kernels, fmt: Format) -> None:
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_a_row_does_not_depend_on_company_or_threads(kernels: Kernels, fmt: Scheme) -> None:
     n, k = 200, 200
     linear = Linear(kernels, fmt, n, k, random(4, n, k))
     x = random(5, 70, k)
@@ -142,7 +164,7 @@ def test_a_row_does_not_depend_on_company_or_threads(kernels: Kernels, fmt: Form
 
 
 def test_rows_beyond_one_chunk(kernels: Kernels) -> None:
-    linear = Linear(kernels, F32(), 40, 3000, random(6, 40, 3000))
+    linear = Linear(kernels, Scheme.F32, 40, 3000, random(6, 40, 3000))
     x = random(7, 300, 3000)
     many = linear.run(x, threads=2)
     for i in (0, 95, 96, 191, 192, 299):
@@ -167,15 +189,15 @@ def test_bf16_order_is_the_documented_one(kernels: Kernels) -> None:
     """Bit for bit, on every instruction set that sums in blocks; the AMX path (37 rows) and the fma path (2 rows)."""
     if kernels.target.has("avx512_bf16") and not kernels.target.has("amx_bf16"):
         pytest.skip("this target accumulates with vdpbf16ps")
-    linear = Linear(kernels, Bf16(), 70, 170, random(8, 70, 170))
+    linear = Linear(kernels, Scheme.BF16, 70, 170, random(8, 70, 170))
     x = random(9, 37, 170)
     expected = bf16_blocks(packing.widen_bf16(packing.round_bf16(x)), linear.weight)
     assert np.array_equal(linear.run(x), expected)
     assert np.array_equal(linear.run(x[:2]), expected[:2])
 
 
-@pytest.mark.parametrize("fmt", FORMATS[2:], ids=lambda f: f.cpp)
-def test_int8_extremes_are_exact(kernels: Kernels, fmt: Int8) -> None:
+@pytest.mark.parametrize("fmt", FORMATS[2:], ids=str)
+def test_int8_extremes_are_exact(kernels: Kernels, fmt: Scheme) -> None:
     """All weights and activations at their limits: a saturating 16-bit product would show."""
     k = 256
     weight = np.ones((32, k), np.float32)
@@ -187,15 +209,15 @@ def test_int8_extremes_are_exact(kernels: Kernels, fmt: Int8) -> None:
     assert np.array_equal(linear.run(x), reference(linear, x).astype(np.float32))
 
 
-@pytest.mark.parametrize("fmt", FORMATS[2:], ids=lambda f: f.cpp)
-def test_int8_operand_rows(kernels: Kernels, fmt: Int8) -> None:
+@pytest.mark.parametrize("fmt", FORMATS[2:], ids=str)
+def test_int8_operand_rows(kernels: Kernels, fmt: Scheme) -> None:
     k = 200
     x = random(10, 3, k)
     x[1, 40:170] = 0
     linear = Linear(kernels, fmt, 32, k, random(11, 32, k))
     rows = linear.operand(x).reshape(3, -1)
-    groups, padded = fmt.groups(k), fmt.pad_k(k)
-    q, scales = quantized_rows(fmt, x)
+    groups, padded = linear.rows.num_scales(k), linear.rows.pad_k(k)
+    q, scales = quantized_rows(linear.rows, x)
     assert np.array_equal(rows[:, :padded].view(np.int8), q.reshape(3, -1))
     got = np.ascontiguousarray(rows[:, padded : padded + 4 * groups]).view(np.float32)
     assert np.allclose(got, scales[:, :, 0], rtol=2e-7)
@@ -203,9 +225,9 @@ def test_int8_operand_rows(kernels: Kernels, fmt: Int8) -> None:
     assert np.array_equal(zeros, -128 * q.sum(axis=2))
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_row_stays_alone_and_shows(kernels: Kernels, fmt: Format, bad: float) -> None:
+def test_a_bad_row_stays_alone_and_shows(kernels: Kernels, fmt: Scheme, bad: float) -> None:
     linear = Linear(kernels, fmt, 40, 100, random(12, 40, 100))
     x = random(13, 9, 100)
     good = linear.run(x)
@@ -216,17 +238,17 @@ def test_a_bad_row_stays_alone_and_shows(kernels: Kernels, fmt: Format, bad: flo
     assert np.array_equal(out[keep], good[keep])
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
 @pytest.mark.parametrize("tiny", [0.0, 1e-30, 1e-37, 1e-42])
-def test_tiny_rows_give_no_nan(kernels: Kernels, fmt: Format, tiny: float) -> None:
+def test_tiny_rows_give_no_nan(kernels: Kernels, fmt: Scheme, tiny: float) -> None:
     linear = Linear(kernels, fmt, 32, 64, random(14, 32, 64))
     out = linear.run(np.full((2, 64), tiny, np.float32))
     assert np.isfinite(out).all()
     assert np.max(np.abs(out)) <= 100 * max(tiny, 1e-30)
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
-def test_embedding_reads_rows_back(kernels: Kernels, fmt: Format) -> None:
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_embedding_reads_rows_back(kernels: Kernels, fmt: Scheme) -> None:
     n, k = 75, 131
     linear = Linear(kernels, fmt, n, k, random(15, n, k))
     expected = reference_weight(linear).astype(np.float32)
@@ -238,18 +260,18 @@ def test_embedding_reads_rows_back(kernels: Kernels, fmt: Format) -> None:
         assert np.array_equal(out, expected[row])
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
-def test_gated_epilogue_writes_a_bf16_operand(kernels: Kernels, fmt: Format) -> None:
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_gated_epilogue_writes_a_bf16_operand(kernels: Kernels, fmt: Scheme) -> None:
     width, k = 48, 96
     both = random(16, 2 * width, k)
-    order = packing.gated_order(width)
+    order = gated_order(width)
     linear = Linear(kernels, fmt, 2 * width, k, both[order])
     x = random(17, 21, k)
     plain = reference(linear, x)
     gate, up = np.empty((21, width)), np.empty((21, width))
     gate[:, order[order < width]] = plain[:, order < width]
     up[:, order[order >= width] - width] = plain[:, order >= width]
-    out, operand = aligned(21 * Bf16().row_bytes(width)), linear.operand(x)
+    out, operand = aligned(21 * OperandRows(Scheme.BF16.operand).row_bytes(width)), linear.operand(x)
     kernels.lib.run_gated(
         linear.format_id,
         pointer(linear.panels),
@@ -271,8 +293,8 @@ def test_gcc_gives_the_same_bits(gcc_kernels: Kernels, library_folder: Path) -> 
     for fmt in FORMATS:
         weight, x = random(18, 100, 150), random(19, 41, 150)
         a, b = Linear(gcc_kernels, fmt, 100, 150, weight), Linear(zig, fmt, 100, 150, weight)
-        assert np.array_equal(a.run(x, threads=2), b.run(x)), fmt.cpp
-        assert np.array_equal(a.run(x[:3]), b.run(x[:3])), fmt.cpp
+        assert np.array_equal(a.run(x, threads=2), b.run(x)), fmt
+        assert np.array_equal(a.run(x[:3]), b.run(x[:3])), fmt
 
 
 def test_bf16_and_int8_agree_between_instruction_sets(library_folder: Path) -> None:
@@ -282,7 +304,7 @@ def test_bf16_and_int8_agree_between_instruction_sets(library_folder: Path) -> N
         if name == "x86-64-v4+vnni+bf16":
             continue  # vdpbf16ps has its own order
         kernels = load(name, find_toolchain({}), library_folder)
-        results[name] = Linear(kernels, Bf16(), 64, 300, random(20, 64, 300)).run(random(21, 20, 300))
+        results[name] = Linear(kernels, Scheme.BF16, 64, 300, random(20, 64, 300)).run(random(21, 20, 300))
     first = next(iter(results.values()))
     for name, result in results.items():
         assert np.array_equal(result, first), name

@@ -3,75 +3,71 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from llmc.codegen import packing
-from llmc.codegen.packing import F32, Bf16, Format, Int8
+from llmc.codegen.packing import Bits, Packing, round_bf16
+from llmc.ir.formats import SCHEMES, Scheme, WeightLayout
 
-from .test_linear import FORMATS, random
+from .test_linear import FORMATS, quantize_channels, random
+
+PANELS, ROWS = WeightLayout.PANELS, WeightLayout.ROWS
 
 
-def stored(fmt: Format, n: int, k: int) -> npt.NDArray[np.float32 | np.uint16 | np.int8]:
+def stored(fmt: Scheme, n: int, k: int) -> Bits:
     weight = random(1, n, k)
-    if isinstance(fmt, Bf16):
-        return packing.round_bf16(weight)
-    return packing.quantize_channels(weight)[0] if isinstance(fmt, Int8) else weight
+    match fmt.name:
+        case "bf16":
+            return round_bf16(weight)
+        case "f16":
+            return weight.astype(np.float16).view(np.uint16)
+        case "int8":
+            return quantize_channels(weight)[0]
+    return weight
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
+@pytest.mark.parametrize("order", WeightLayout, ids=lambda o: o.value)
+@pytest.mark.parametrize("fmt", [*FORMATS, Scheme.F16], ids=str)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (32, 64), (33, 65), (100, 200)])
-def test_unpack_inverts_pack(fmt: Format, n: int, k: int) -> None:
-    weight = stored(fmt, n, k)
-    packed = packing.pack(fmt, weight)
-    assert packed.size == packing.weight_bytes(fmt, n, k)
-    assert np.array_equal(packing.unpack(fmt, packed, n, k), weight)
+def test_unpack_inverts_pack(order: WeightLayout, fmt: Scheme, n: int, k: int) -> None:
+    packing, weight = Packing(fmt, order), stored(fmt, n, k)
+    packed = packing.pack(weight)
+    assert packed.size == packing.num_bytes(n, k)
+    assert np.array_equal(packing.unpack(packed, n, k), weight)
 
 
-def test_element_addresses() -> None:
+@pytest.mark.parametrize("fmt", [Scheme.F32, Scheme.BF16, Scheme.INT8], ids=str)
+def test_element_addresses(fmt: Scheme) -> None:
     """Element (n, k) lies where the docstring's array says."""
     n, k = 45, 70
-    for fmt in (F32(), Bf16(), Int8(0)):
-        weight = stored(fmt, n, k)
-        values = packing.pack(fmt, weight).view(fmt.dtype)
-        lane, padded = fmt.per_lane, fmt.pad_k(k)
-        for row, column in ((0, 0), (31, 69), (32, 1), (44, 68)):
-            at = row // 32 * padded * 32 + column // lane * 32 * lane + row % 32 * lane + column % lane
-            expected = int(weight[row, column]) + 128 if isinstance(fmt, Int8) else weight[row, column]
-            assert values[at] == expected
+    lane, padded = {"f32": (1, 70), "bf16": (2, 96), "int8": (4, 128)}[fmt.name]
+    weight = stored(fmt, n, k)
+    values = Packing(fmt, PANELS).pack(weight).view(np.uint8 if fmt.name == "int8" else weight.dtype)
+    for row, column in ((0, 0), (31, 69), (32, 1), (44, 68)):
+        at = row // 32 * padded * 32 + column // lane * 32 * lane + row % 32 * lane + column % lane
+        assert values[at] == (int(weight[row, column]) + 128 if fmt.name == "int8" else weight[row, column])
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.cpp)
-def test_streamed_pieces_join(fmt: Format) -> None:
-    weight = stored(fmt, 200, 96)
-    pieces = list(
-        packing.pack_stream(fmt, 200, 96, lambda a, b: weight[a:b], max_bytes=2 * packing.panel_bytes(fmt, 96))
-    )
+@pytest.mark.parametrize("fmt", SCHEMES, ids=str)
+def test_rows_for_cuda_are_padded_to_16_bytes(fmt: Scheme) -> None:
+    weight = stored(fmt, 3, 33)
+    rows = Packing(fmt, ROWS).pack(weight).reshape(3, -1)
+    size = 33 * weight.dtype.itemsize
+    assert rows.shape[1] == -(-size // 16) * 16 and not rows[:, size:].any()
+    assert rows[:, :size].tobytes() == weight.tobytes()
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_streamed_pieces_join(fmt: Scheme) -> None:
+    packing, weight = Packing(fmt, PANELS), stored(fmt, 200, 96)
+    pieces = list(packing.pack_stream(200, 96, lambda a, b: weight[a:b], max_bytes=2 * packing.panel_bytes(96)))
     assert len(pieces) == 4
-    assert np.array_equal(np.concatenate(pieces), packing.pack(fmt, weight))
-
-
-def test_quantize_channels() -> None:
-    weight = random(2, 5, 64)
-    weight[3] = 0
-    q, scales = packing.quantize_channels(weight)
-    assert np.abs(q).max(axis=1).tolist() == [127, 127, 127, 0, 127]
-    assert np.max(np.abs(q * scales[:, None] - weight) / np.maximum(scales[:, None], 1e-9)) <= 0.5 + 1e-4
-
-
-def test_gated_order() -> None:
-    order = packing.gated_order(20)
-    assert order.size == packing.gated_channels(20) == 64
-    assert order[:16].tolist() == list(range(16))
-    assert order[16:32].tolist() == list(range(20, 36))
-    assert order[32:48].tolist() == [16, 17, 18, 19] + [-1] * 12
-    assert order[48:].tolist() == [36, 37, 38, 39] + [-1] * 12
+    assert np.array_equal(np.concatenate(pieces), packing.pack(weight))
 
 
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="activation group 48"):
-        Int8(48)
-    with pytest.raises(TypeError, match="Bf16 packs uint16, got float32"):
-        packing.pack(Bf16(), random(3, 4, 4))
-    with pytest.raises(ValueError, match="expected 4096 bytes, got 64"):
-        packing.unpack(F32(), np.zeros(64, np.uint8), 32, 32)
+        Scheme.int8(48)
+    with pytest.raises(TypeError, match="bf16 packs uint16, got float32"):
+        Packing(Scheme.BF16, PANELS).pack(random(3, 4, 4))
+    with pytest.raises(ValueError, match="in f32: expected 4096 bytes, got 64"):
+        Packing(Scheme.F32, PANELS).unpack(np.zeros(64, np.uint8), 32, 32)

@@ -18,9 +18,10 @@ from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import compile_library, find_toolchain
 from llmc.codegen.kv_groups import BLOCK_TOKENS
 from llmc.codegen.weights import place_weights, stored
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Builder, Graph, Node, Value
 from llmc.ir.ops.constant import Source, Weight
-from llmc.ir.ops.kernel import Rows, Sample, Scheme
+from llmc.ir.ops.kernel import Rows, Sample
 from llmc.ir.ops.shape import Concat
 from llmc.ir.reference import Cache, run
 from llmc.ir.verify import verify
@@ -65,14 +66,14 @@ class Built:
         return Session(self, threads, keep)
 
 
-def build(graph: Graph, scheme: Scheme, folder: Path, name: str, group: int = 64) -> Built:
+def build(graph: Graph, scheme: Scheme, folder: Path, name: str) -> Built:
     """Pipeline, codegen, compiler: what `llmc build` does between capture and packaging."""
-    return compiled(lowered(graph, scheme, group), folder, name)
+    return compiled(lowered(graph, scheme), folder, name)
 
 
-def lowered(graph: Graph, scheme: Scheme, group: int = 64) -> list[Graph]:
+def lowered(graph: Graph, scheme: Scheme) -> list[Graph]:
     vocab = int(str(graph.outputs[0].tensor.shape[-1]))
-    return run_pipeline(graph, default_pipeline(scheme, group, vocab), RuleLog(), lambda *_: None)
+    return run_pipeline(graph, default_pipeline(scheme, vocab), RuleLog(), lambda *_: None)
 
 
 def compiled(entries: list[Graph], folder: Path, name: str) -> Built:

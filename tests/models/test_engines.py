@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Graph
-from llmc.ir.ops.kernel import Scheme
 from llmc.runtime.kv.blocks import NO_BLOCK
 
 from .captured import gemma, gpt2, llama, windows

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Graph
-from llmc.ir.ops.kernel import Scheme
 from llmc.ir.reference import Cache, run
 from llmc.passes.gates import FuseGates
 from llmc.passes.linears import FuseLinears
@@ -42,7 +42,7 @@ def outputs(graph: Graph) -> np.ndarray:
 
 def check(graph: Graph, scheme: Scheme = Scheme.F32) -> RuleLog:
     """Every graph of the pipeline gives the captured graph's logits."""
-    pipeline, log = default_pipeline(scheme, 64, 80), RuleLog()
+    pipeline, log = default_pipeline(scheme, 80), RuleLog()
     expected = outputs(graph)
     scale = np.abs(expected[np.isfinite(expected)]).max(initial=1e-3)
 
@@ -88,7 +88,7 @@ def test_passes_can_be_left_out(graph: Graph, data: st.DataObject) -> None:
     """What only makes a graph faster is not needed for its meaning."""
     optional = (RaiseNorms, RaiseRope, FuseGates, FuseLinears)
     dropped = {p for p in optional if data.draw(st.booleans())}
-    pipeline = default_pipeline(Scheme.F32, 64, 80).each(lambda step: None if type(step) in dropped else step)
+    pipeline = default_pipeline(Scheme.F32, 80).each(lambda step: None if type(step) in dropped else step)
     expected = outputs(graph)
     scale = np.abs(expected[np.isfinite(expected)]).max(initial=1e-3)
     prefill, _ = run_pipeline(graph, pipeline, RuleLog(), lambda *_: None)

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from llmc.codegen.cpu.linear_kernels import SCHEMES
 from llmc.codegen.cpu.model import Model, render
 from llmc.codegen.cpu.plan import CpuPlan
 from llmc.codegen.kv_groups import slots_of
 from llmc.codegen.memory import RowKind
 from llmc.codegen.weights import place_weights
+from llmc.ir.formats import SCHEMES, Scheme
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Weight
-from llmc.ir.ops.kernel import Scheme
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact.plan import Buffer
@@ -34,12 +33,14 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 
 
 def rendered(graph: Graph, scheme: Scheme) -> Model:
-    entries = run_pipeline(graph, default_pipeline(scheme, 64, 80), RuleLog(), lambda *_: None)
+    entries = run_pipeline(graph, default_pipeline(scheme, 80), RuleLog(), lambda *_: None)
     placed = place_weights([n.op.expr for g in entries for n in g.nodes if isinstance(n.op, Weight)])
     return render("m", "cpu", entries, {w.expr: w for w in placed}, 80)
 
 
-@pytest.fixture(scope="module", params=[(g, s) for g in GRAPHS for s in SCHEMES], ids=lambda p: f"{p[0]}-{p[1].value}")
+@pytest.fixture(
+    scope="module", params=[(g, s) for g in GRAPHS for s in SCHEMES if s.cpu], ids=lambda p: f"{p[0]}-{p[1].name}"
+)
 def model(request: pytest.FixtureRequest) -> Model:
     name, scheme = request.param
     return rendered(GRAPHS[name](), scheme)

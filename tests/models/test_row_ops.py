@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from llmc.codegen.cpu.rows_kernel import write_rows
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.kernel import Rows as RowsOp
-from llmc.ir.ops.kernel import Scheme
 from llmc.ir.parser import parse
 
 from .captured import EDGES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import IRError
-from llmc.ir.ops.kernel import PackedLinear, Scheme
+from llmc.ir.ops.kernel import PackedLinear
 from llmc.passes.linears import FuseLinears
 from llmc.passes.lower import LowerLinears
 from llmc.passes.rewrite import RuleLog
@@ -20,7 +21,7 @@ def weight(name: str, *shape: int) -> str:
 
 F32 = LowerLinears(Scheme.F32)
 BF16 = LowerLinears(Scheme.BF16)
-INT8 = LowerLinears(Scheme.INT8, 64)
+INT8 = LowerLinears(Scheme.INT8)
 BIASED = f"""
     inputs %x: f32[T, 64], %r: f32[T, 96]
     {weight("w", 96, 64)}
@@ -40,11 +41,10 @@ EPILOGUE = """epilogue=graph epilogue {
 SOURCE = 'Source{name="w", dtype=f32, shape=[96, 64]}'
 
 
-def weight_lines(dtype: str, step: int, pad: int, how: str) -> str:
+def weight_lines(dtype: str, scheme: str, how: str) -> str:
     """The packed weight of `BIASED`, made by one op of its source."""
-    layout = f"pack{{layout=Panels{{cols=32, step={step}, pad={pad}}}}}"
-    expr = f"Apply{{op={layout}, args=[Apply{{op={how}, args=[{SOURCE}]}}]}}"
-    return f'%w = weight{{expr={expr}}}() : {dtype}[96, 64]{{panels32x{step}p{pad}}} @ "fc"'
+    expr = f"Apply{{op=pack{{scheme={scheme}, order=panels}}, args=[Apply{{op={how}, args=[{SOURCE}]}}]}}"
+    return f'%w = weight{{expr={expr}}}() : {dtype}[96, 64]{{{scheme} in panels}} @ "fc"'
 
 
 @pytest.mark.parametrize(
@@ -53,21 +53,22 @@ def weight_lines(dtype: str, step: int, pad: int, how: str) -> str:
         (
             F32,
             "",
-            weight_lines("f32", 1, 1, "cast{dtype=f32}"),
+            weight_lines("f32", "f32", "cast{dtype=f32}"),
             "scheme=f32 %x, %w",
         ),
         (
             BF16,
             '%c = cast{dtype=bf16}(%x) : bf16[T, 64] @ "fc"',
-            weight_lines("bf16", 2, 32, "cast{dtype=bf16}"),
+            weight_lines("bf16", "bf16", "cast{dtype=bf16}"),
             "scheme=bf16 %c, %w",
         ),
         (
             INT8,
             '%c = quantize_rows{group=64}(%x) : i8[T, 64]{groups64} @ "fc"',
-            weight_lines("i8", 4, 64, "quantize_channels{part=data}")
-            + f'\n%ws = weight{{expr=Apply{{op=quantize_channels{{part=scale}}, args=[{SOURCE}]}}}}() : f32[96] @ "fc"',
-            "scheme=int8 %c, %w, %ws",
+            weight_lines("i8", "int8g64", "quantize{scheme=int8g64, part=data}")
+            + f"\n%ws = weight{{expr=Apply{{op=quantize{{scheme=int8g64, part=scale}}, args=[{SOURCE}]}}}}()"
+            + ' : f32[96] @ "fc"',
+            "scheme=int8g64 %c, %w, %ws",
         ),
     ],
     ids=["f32", "bf16", "int8"],
@@ -191,7 +192,7 @@ def test_gated_linear() -> None:
     (op,) = (n for n in lowered.nodes if isinstance(n.op, PackedLinear))
     assert isinstance(op.op, PackedLinear) and op.op.gated
     assert [n.op.mnemonic() for n in op.op.epilogue.nodes] == ["binary", "binary"]
-    assert str(op.inputs[1].type) == "f32[96, 64]{panels32x1p1}"  # both parts padded to 48 rows
+    assert str(op.inputs[1].type) == "f32[96, 64]{f32 in panels}"  # both parts padded to 48 rows
     assert op.inputs[2].name == "r"
 
 
@@ -208,9 +209,9 @@ TIED = f"""
 @pytest.mark.parametrize(
     ("step", "shared", "apart"),
     [
-        (F32, "f32[100, 64]{panels32x1p1}", "f32[100, 64]"),
-        (BF16, "bf16[100, 64]{panels32x2p32}", "bf16[100, 64]"),
-        (INT8, "i8[100, 64]{panels32x4p64}", "bf16[100, 64]"),
+        (F32, "f32[100, 64]{f32 in panels}", "f32[100, 64]"),
+        (BF16, "bf16[100, 64]{bf16 in panels}", "bf16[100, 64]"),
+        (INT8, "i8[100, 64]{int8g64 in panels}", "bf16[100, 64]"),
     ],
 )
 def test_a_tied_head_is_packed_once(step: LowerLinears, shared: str, apart: str) -> None:
@@ -247,7 +248,7 @@ def test_refusals(text: str, message: str) -> None:
 @pytest.mark.parametrize("group", [-64, 16, 33, 96])
 def test_groups_that_no_kernel_has_are_refused(group: int) -> None:
     with pytest.raises(ValueError, match=f"activation group {group}: expected 0 .whole rows., 32, or a multiple of 64"):
-        LowerLinears(Scheme.INT8, group)
+        Scheme.int8(group)
 
 
 def test_low_rank_terms_of_a_linear_are_linears() -> None:

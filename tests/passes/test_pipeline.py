@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError, Node, Op
-from llmc.ir.ops.constant import Interleave, Pack, QuantizeChannels
-from llmc.ir.ops.kernel import Scheme, WeightLayout
+from llmc.ir.ops.constant import Interleave, Pack, Quantize
 from llmc.ir.verify import verify
 from llmc.passes.canonicalise import Canonicalise
 from llmc.passes.gates import FuseGates
@@ -21,7 +21,7 @@ from llmc.passes.stages import CAPTURED, KERNELS, RAISED, STAGES, TOKENS
 
 from .golden import graph
 
-DEFAULT = default_pipeline(Scheme.BF16, 64, 100)
+DEFAULT = default_pipeline(Scheme.BF16, 100)
 
 
 def test_no_options_change_nothing() -> None:
@@ -29,14 +29,19 @@ def test_no_options_change_nothing() -> None:
 
 
 def test_a_pass_is_left_out_and_another_replaced() -> None:
-    changed = with_options(DEFAULT, "lower-linears{scheme=int8, group=128}, -fuse-gates")
+    changed = with_options(DEFAULT, "lower-linears{scheme=int8g128}, -fuse-gates")
     assert changed.shared == DEFAULT.shared
-    assert LowerLinears(Scheme.INT8, 128) in changed.passes and FuseGates() not in changed.passes
+    assert LowerLinears(Scheme.int8(128)) in changed.passes and FuseGates() not in changed.passes
     assert len(changed.passes) == len(DEFAULT.passes) - 1
 
 
+def test_options_that_are_not_given_stay() -> None:
+    cuda = with_options(default_pipeline(Scheme.BF16, 90, WeightLayout.ROWS), "lower-linears{scheme=f16}")
+    assert LowerLinears(Scheme.F16, WeightLayout.ROWS) in cuda.passes
+
+
 def test_every_pass_of_the_pipeline_has_a_name() -> None:
-    cuda = default_pipeline(Scheme.BF16, 64, 90, WeightLayout.ROWS)
+    cuda = default_pipeline(Scheme.BF16, 90, WeightLayout.ROWS)
     assert {type(p) for whole in (DEFAULT, cuda) for p in whole.passes} == set(PASSES)
     assert pass_name(FuseGates) == "fuse-gates"
 
@@ -46,14 +51,14 @@ def test_every_pass_of_the_pipeline_has_a_name() -> None:
     [
         ("fuse-gate", "--passes: unknown pass 'fuse-gate', there are canonicalise, flatten"),
         ("-nonsense", "--passes: unknown pass 'nonsense'"),
-        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, group, layout., got 'shceme'"),
-        ("lower-linears{scheme=int4}", "column 22: expected one of f32, bf16, f16, int8, got 'int4'"),
-        ("lower-linears{scheme=int8, group=48}", "or a multiple of 64., got '{scheme=int8, group=48}'"),
-        ("lower-linears{scheme=int8, group=-1}", "or a multiple of 64., got '{scheme=int8, group=-1}'"),
-        ("lower-linears{group=64}", "expected scheme of LowerLinears, got '{group=64}'"),
-        ("lower-linears", "expected scheme of LowerLinears, got 'none'"),
-        ("lower-linears{scheme=int8, group=33}", "activation group 33"),
-        ("lower-linears{group=64}", "scheme"),
+        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, layout, others., got 'shceme'"),
+        ("lower-linears{scheme=int4}", "column 22: expected one of f32, bf16, f16, int8, int8gN, got 'int4'"),
+        (
+            "lower-linears{scheme=int8g48}",
+            "column 22: activation group 48: expected .* or a multiple of 64",
+        ),
+        ("lower-linears{scheme=bf16g64}", "expected one of f32, bf16, f16, int8, int8gN, got 'bf16g64'"),
+        ('lower-linears{others=[At{module="x"}]}', "expected scheme of At, got '{module=\"x\"}'"),
         ("lower-linears{scheme=int8", "--passes: '{' without '}' in 'lower-linears{scheme=int8'"),
         ("-fuse-gates{x=1}", "--passes: '-fuse-gates{x=1}' leaves a pass out and gives it options"),
     ],
@@ -119,4 +124,4 @@ def test_what_stands_in_a_kernel_is_checked_too() -> None:
 def test_every_op_stands_in_some_stage() -> None:
     """All but those of weight expressions, which no graph holds."""
     ops = {op for stage in STAGES for op in stage.ops.union(*stage.bodies.values())}
-    assert set(Op.mnemonics.values()) - ops == {Pack, Interleave, QuantizeChannels}
+    assert set(Op.mnemonics.values()) - ops == {Pack, Interleave, Quantize}

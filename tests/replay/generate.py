@@ -35,7 +35,7 @@ from llmc.compiler.capture.capture import Captured
 from llmc.compiler.progress import Progress
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.targets import cpu
-from llmc.ir.ops.kernel import Scheme
+from llmc.ir.formats import Scheme
 from replay.models import TARGETS, Subject, subjects
 
 WEIGHTS = "weights.safetensors"
@@ -99,7 +99,7 @@ def generate(subject: Subject, out: Path) -> str | None:
                 model,
                 folder / "engine",
                 target=",".join(targets),
-                scheme=Scheme(dtype),
+                scheme=Scheme.named(dtype),
                 dump_ir=folder / "ir",
                 hollow=subject.hollow,
             )

@@ -20,8 +20,9 @@ from llmc.codegen.cuda.linear.params import (
     Slices,
 )
 from llmc.codegen.cuda.target.gpus import Gpu
+from llmc.ir.formats import SCHEMES
 from llmc.ir.graph import IRError
-from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, Scheme
+from llmc.ir.ops.kernel import GATE_RUN, PackedLinear
 from llmc.ir.types import DType
 
 BUCKETS = (8, 16, 32, 64, 128, 256, None)  # most tokens; None: any number
@@ -30,7 +31,6 @@ MIN_SLICE = 256  # columns: shorter slices cost more partial sums than they spre
 MAX_SLICES = 16
 WORTH_A_SLICE = 0.95  # more slices must be this much faster: long prompts keep totals for them
 MAX_STAGES = 12
-_DTYPES = {Scheme.BF16: DType.BF16, Scheme.F16: DType.F16}
 # Warps over a tile of mma.sync, by its output channels and tokens: parts as square as its sides allow.
 _WARPS = {
     (64, 8): (4, 1),
@@ -62,13 +62,14 @@ def variants(
 ) -> list[LinearVariant]:
     """For a linear with n output columns (a gated one computes 2 n sums), one variant for each bucket, smallest first;
     neighbouring buckets with the same kernel are one. IRError for schemes and epilogues that no CUDA kernel has."""
-    if op.scheme not in _DTYPES:
-        raise IRError(f"a linear of scheme {op.scheme.value}: CUDA kernels compute bf16 and f16")
+    if op.scheme.cuda is None:
+        computed = " and ".join(s.name for s in SCHEMES if s.cuda)
+        raise IRError(f"a linear of scheme {op.scheme.name}: CUDA kernels compute {computed}")
     epilogue = write_epilogue(op)
     if epilogue.width != n:
         raise IRError(f"a linear with {n} columns has an epilogue of {epilogue.width}")
     slice_k = choose_slice(n, k, op.gated, target)
-    shape = LinearShape(_DTYPES[op.scheme], n, k, slice_k, op.gated)
+    shape = LinearShape(op.scheme.operand.element, n, k, slice_k, op.gated)
     found: list[LinearVariant] = []
     for up_to in BUCKETS:
         variant = _best(shape, epilogue, counted, up_to, target)

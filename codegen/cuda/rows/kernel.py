@@ -26,13 +26,15 @@ from llmc.codegen.cuda.rows.loops import LoopPlan, Sink, plan_loops
 from llmc.codegen.cuda.rows.terms import Load, Memory, Number, Space, Term, Terms, visit
 from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.codegen.memory import Life, RowKind, place_buffers
+from llmc.codegen.packing import Packing
 from llmc.codegen.strided import Strided, dense
+from llmc.ir.formats import Packed, WeightLayout
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import KvWrite
 from llmc.ir.ops.constant import Scalar
 from llmc.ir.ops.nn import Embedding
 from llmc.ir.ops.shape import GatherRows
-from llmc.ir.types import CacheType, DType, Panels, TensorType
+from llmc.ir.types import CacheType, DType, TensorType
 
 _COUNTERS = {"T": "tokens", "R": "rows"}
 
@@ -182,7 +184,7 @@ class _Writer:
         layout = value.tensor.layout
         readers = self.users.get(value, [])
         only = all(isinstance(n.op, Embedding) and n.inputs[0] is value and len(n.inputs) == 2 for n in readers)
-        return isinstance(layout, Panels) and (layout.cols, layout.step) == (1, 1) and only
+        return isinstance(layout, Packed) and layout.order is WeightLayout.ROWS and only
 
     def row_read(self, value: Value) -> str:
         """The row of an input that row `row` of the kernel reads: its own, or the one a gather names."""
@@ -206,7 +208,7 @@ class _Writer:
                 raise IRError(f"{node.op.mnemonic()} at {node.loc or 'no module'}: no CUDA code reads {table.type}")
             width = _width(node)
             layout = table.tensor.layout
-            stride = -(-width // layout.pad) * layout.pad if isinstance(layout, Panels) else width
+            stride = Packing(layout.scheme, layout.order).pad_k(width) if isinstance(layout, Packed) else width
             dtype = table.tensor.dtype
             vector = width % 8 != 0 or (stride * dtype.num_bytes) % 16 == 0
             assert vector, "rows of whole vectors are whole multiples of 16 bytes"
