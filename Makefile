@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo: $(VENV)/installed
 	@test -f $(ENGINE)/manifest.json || $(BIN)/llmc build "$$($(BIN)/python -m llmc.compiler.sources.demo smollm2)" -o $(ENGINE)
-	$(BIN)/llmc run $(ENGINE) --max-tokens 96 --seed 1 -p "Why is the sky blue? Answer in two sentences."
+	$(BIN)/llmc run $(ENGINE) --max-tokens 96 -p "Why is the sky blue? Answer in two sentences."
 
 test: lint types tests
 

@@ -178,7 +178,7 @@ def test_measured_limits_of_a_cpu(llmc: Commands, config: Path, tmp_path: Path) 
         assert kernel["bound"] == "memory" and kernel["expected_s"] is None
         assert kernel["floor_s"] == pytest.approx(kernel["memory_bytes"] / 17e9)
     refused(llmc.run(*arguments, "--target", "x86-64-v4"), "measured on x86_64_v3")
-    refused(llmc.run(*arguments, "--target", "h100"), "measured on x86_64_v3", "sm_90a")
+    refused(llmc.run(*arguments, "--target", "h100"), "measured on x86_64_v3", "h100 (H100")
     refused(llmc.run("inspect", config, "--roofline", "--limits", config / "none"), "none")
 
 
