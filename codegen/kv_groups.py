@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import llmc.runtime.artifact.kv_layout as kv_layout
-from llmc.ir.graph import Graph
+from llmc.ir.graph import Graph, Op
 from llmc.ir.ops.attention import KvWrite, Mask, PagedAttention
 from llmc.ir.ops.kernel import Rows
 from llmc.ir.types import DType
@@ -99,6 +99,13 @@ def cache_slots(graph: Graph) -> tuple[CacheSlot, ...]:
         assert isinstance(heads, int) and isinstance(head_dim, int) and isinstance(value_dim, int)
         slots.append(CacheSlot(readers[number][0][1], heads, head_dim, value_dim, write.dtype, window))
     return tuple(slots)
+
+
+def slots_of(op: Op) -> tuple[int, ...]:
+    """The slots that a kernel works on: those that a rows body writes, in order, or the one that attention reads."""
+    if isinstance(op, PagedAttention):
+        return (op.slot,)
+    return tuple(n.op.slot for n in op.body.nodes if isinstance(n.op, KvWrite)) if isinstance(op, Rows) else ()
 
 
 def reach(mask: Mask) -> int | None:

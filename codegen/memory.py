@@ -40,13 +40,9 @@ class Placement:
     def end(self) -> int:
         return self.offset + round_line(self.life.row_bytes)
 
-    def overlaps(self, other: Placement) -> bool:
-        """Do the two share bytes?"""
-        return self.life.rows is other.life.rows and self.offset < other.end and other.offset < self.end
-
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class PlacedBuffers:
     """Where every buffer is, and the bytes of each region per row."""
 
     placements: dict[str, Placement]
@@ -54,7 +50,7 @@ class MemoryPlan:
     per_row: int
 
 
-def plan_memory(lives: Iterable[Life]) -> MemoryPlan:
+def place_buffers(lives: Iterable[Life]) -> PlacedBuffers:
     """Largest first, each at the lowest offset where it meets no living neighbour."""
     placed: list[Placement] = []
     for life in sorted(lives, key=lambda b: (-b.row_bytes, b.first, b.name)):
@@ -73,7 +69,7 @@ def plan_memory(lives: Iterable[Life]) -> MemoryPlan:
         return max((p.end for p in placed if p.life.rows is kind), default=0)
 
     placements = {p.life.name: p for p in sorted(placed, key=lambda p: (p.life.first, p.life.name))}
-    return MemoryPlan(placements, total(RowKind.TOKEN), total(RowKind.SAMPLED))
+    return PlacedBuffers(placements, total(RowKind.TOKEN), total(RowKind.SAMPLED))
 
 
 def round_line(num_bytes: int) -> int:

@@ -18,12 +18,11 @@ from llmc.codegen.packing import stored_bytes
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import KvWrite, Mask, PagedAttention
 from llmc.ir.ops.constant import Weight
-from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
+from llmc.ir.ops.kernel import PackedLinear, RowKernel, Rows
 from llmc.ir.types import CacheType, DType, TensorType
 
 SOFTMAX_FLOPS = 5  # per score: scale, maximum, subtract, exponential, sum
 SOFTCAP_FLOPS = 3  # per score: divide, tanh, multiply
-SAMPLE_FLOPS = 6  # per logit: temperature, maximum, subtract, exponential, sum, compare
 
 
 class Unit(enum.Enum):
@@ -145,11 +144,12 @@ class Costing:
                 return self._rows(node, op, step)
             case PagedAttention() as op:
                 return self._attention(node, op, step)
-            case Sample():
-                (logits,) = node.inputs
-                rows = elements(logits.tensor, step.sizes)
+            case RowKernel() as op:
                 return Work(
-                    reads=self._bytes(logits, step), writes=self._written(node, step), vector_flops=SAMPLE_FLOPS * rows
+                    weights=sum(self._bytes(v, step) for v in node.inputs if not v.tensor.is_rowed),
+                    reads=sum(self._bytes(v, step) for v in node.inputs if v.tensor.is_rowed),
+                    writes=self._written(node, step),
+                    vector_flops=op.flops * sum(elements(v.tensor, step.sizes) for v in node.inputs),
                 )
         raise IRError(f"{node.op.mnemonic()} at {node.loc or 'no module'}: no kernel, so it has no cost")
 

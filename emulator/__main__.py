@@ -1,6 +1,6 @@
 """python -m llmc.emulator: run a command on an emulated GPU, with the twins of an engine's kernels.
 
-    python -m llmc.emulator --gpu h100 --arch sm_90a ENGINE -- COMMAND [ARGUMENT ...]
+    python -m llmc.emulator [--device DEVICE] --arch sm_90a ENGINE -- COMMAND [ARGUMENT ...]
 
 Compiles the emulated driver and the twins, where the cache lacks them, and becomes the command.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from llmc.emulator.build import BuildError, build_driver
 from llmc.emulator.cache import cache_dir
-from llmc.emulator.devices import BY_NAME, Device, environment, for_arch
+from llmc.emulator.devices import H100, environment, parse_device
 from llmc.emulator.engine_twins import install_twins
 from llmc.emulator.progress import shown
 
@@ -27,10 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code of a refusal; otherwise the process becomes the command."""
     parser = argparse.ArgumentParser(
         prog="python -m llmc.emulator",
-        usage="%(prog)s [-h] [--gpu GPU] --arch ARCH [--arch ARCH ...] [--check] ENGINE -- COMMAND ...",
+        usage="%(prog)s [-h] [--device DEVICE] --arch ARCH [--arch ARCH ...] [--check] ENGINE -- COMMAND ...",
     )
-    parser.add_argument("--gpu", help=f"one of {', '.join(BY_NAME)} [default: the first that the first ARCH is for]")
-    parser.add_argument("--built-for", help="the default of --gpu, where it is one of those")
+    parser.add_argument("--device", default=environment([H100]), help="what to be [default: %(default)s]")
     parser.add_argument(
         "--arch", required=True, action="append", help="of the engine's cubins: sm_90a; may be repeated"
     )
@@ -42,8 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not command:
         parser.error("no command: give one after --")
     try:
-        hint = options.built_for if options.built_for in BY_NAME else None
-        device = _device(options.gpu or hint, options.arch[0])
+        device = parse_device(options.device)
         if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
             raise BuildError("emulating a GPU needs cuda-python: pip install 'llmc[cuda]'")
         with shown("compiling the emulated driver", sys.stderr) as tell:
@@ -52,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         archs = [arch for arch in dict.fromkeys(options.arch) if device.runs(arch)] or options.arch[:1]
         with shown("compiling kernels for the CPU", sys.stderr) as tell:
             twins = install_twins(options.engine, archs, options.check, tell)
-    except (BuildError, OSError) as error:
+    except (BuildError, OSError, ValueError) as error:
         print(f"llmc.emulator: {_words(error)}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt:
@@ -77,16 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_REFUSED
 
 
-def _device(name: str | None, arch: str) -> Device:
-    device = for_arch(arch) if name is None else BY_NAME.get(name)
-    if device is None and name is not None:
-        raise BuildError(f"{name} is no GPU that is emulated; those that are: {', '.join(BY_NAME)}")
-    if device is None:
-        raise BuildError(f"no GPU for {arch} is emulated; those that are: {', '.join(BY_NAME)}")
-    return device
-
-
-def _words(error: BuildError | OSError) -> str:
+def _words(error: Exception) -> str:
     if not isinstance(error, OSError) or error.filename is None:
         return str(error)
     file = Path(os.fsdecode(error.filename))

@@ -1,10 +1,11 @@
-"""Devices that can be emulated: what cuDeviceGetAttribute answers. From NVIDIA's data sheets and the CUDA
-Programming Guide, table of technical specifications per compute capability."""
+"""What cuDeviceGetAttribute answers of an emulated device. The emulator knows no GPUs: whoever starts it says what
+it is to be."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 
 KIB, GIB = 1 << 10, 1 << 30
 
@@ -41,21 +42,22 @@ class Device:
         return major == self.major and minor <= self.minor
 
 
-A100 = Device("NVIDIA A100", 8, 0, 108, 80 * GIB, 40 << 20, 163 * KIB, 164 * KIB)
-L40S = Device("NVIDIA L40S", 8, 9, 142, 48 * GIB, 96 << 20, 99 * KIB, 100 * KIB, threads_sm=1536)
-RTX4090 = Device("NVIDIA GeForce RTX 4090", 8, 9, 128, 24 * GIB, 72 << 20, 99 * KIB, 100 * KIB, threads_sm=1536)
-H100 = Device("NVIDIA H100", 9, 0, 132, 80 * GIB, 50 << 20, 227 * KIB, 228 * KIB)
-H200 = Device("NVIDIA H200", 9, 0, 132, 141 * GIB, 50 << 20, 227 * KIB, 228 * KIB)
-B200 = Device("NVIDIA B200", 10, 0, 148, 180 * GIB, 126 << 20, 227 * KIB, 228 * KIB)
-
-BY_NAME = {"a100": A100, "l40s": L40S, "rtx4090": RTX4090, "h100": H100, "h200": H200, "b200": B200}
+# What there is where nobody says otherwise (LLMC_EMU_DEVICES).
+H100 = Device("NVIDIA H100 80GB SXM", 9, 0, 132, 80 * GIB, 50 << 20, 227 * KIB, 228 * KIB)
 
 
-def for_arch(arch: str) -> Device | None:
-    """The first device of that very compute capability (sm_90a: 9.0)."""
-    return next((d for d in BY_NAME.values() if f"sm_{d.major}{d.minor}" == arch.rstrip("af")), None)
+def parse_device(text: str) -> Device:
+    """`name=NVIDIA H100;major=9;...`: a value for every field that has no default. ValueError names one at fault."""
+    given = dict(field.split("=", 1) for field in text.split(";") if "=" in field)
+    known = {field.name: field for field in fields(Device)}
+    missing = [name for name, field in known.items() if name not in given and field.default is MISSING]
+    if missing or (unknown := [name for name in given if name not in known]):
+        what = f"{', '.join(missing)} missing" if missing else f"{', '.join(unknown)} unknown"
+        raise ValueError(f"{text!r} is no device: {what}; expected {';'.join(f'{name}=...' for name in known)}")
+    numbers = {name: int(value) for name, value in given.items() if name != "name"}
+    return Device(name=given["name"], **numbers)
 
 
-def environment(devices: list[Device]) -> str:
+def environment(devices: Sequence[Device]) -> str:
     """The value of LLMC_EMU_DEVICES that makes the driver offer these devices."""
     return "|".join(";".join(f"{k}={v}" for k, v in asdict(d).items()) for d in devices)

@@ -47,7 +47,7 @@ from llmc.ir.ops.constant import (
     Weight,
     WeightExpr,
 )
-from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, Rows, Sample
+from llmc.ir.ops.kernel import GATE_RUN, PackedLinear, QuantizeRows, RowKernel, Rows
 from llmc.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeTable
 from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.ir.ops.reduce import GatedLinear, Linear, MatMul, Reduce, Softmax
@@ -196,8 +196,8 @@ class _Interpreter:
                 return np.broadcast_to(visible(mask, pos, pos), (args[0].shape[0], 1, len(pos), len(pos)))
             case Attention():
                 return attention(op, args)
-            case Sample(valid):  # the parameters of a row are no part of the graph: greedy, the lowest id on ties
-                return np.asarray(np.argmax(args[0][:, :valid], 1), np.int32)
+            case RowKernel():
+                return op.meaning(*args)
             case Pack():
                 return args[0]
             case Interleave(rows):

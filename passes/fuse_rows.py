@@ -1,8 +1,9 @@
 """Everything between two linears or attentions that works row by row becomes one kernel.
 
-A *barrier* is a node that is a kernel of its own (a packed linear, attention, sampling). The stage of a node is the
-number of barriers on the longest path before it. Row-wise nodes of one stage and one kind of row (all tokens, or the
-sampled ones) form one `rows` node: norms, residuals, quantisation, RoPE and cache writes need no rule per combination.
+A *barrier* is a node that is a kernel of its own (a packed linear, attention, a RowKernel such as sampling). The stage
+of a node is the number of barriers on the longest path before it. Row-wise nodes of one stage and one kind of row (all
+tokens, or the sampled ones) form one `rows` node: norms, residuals, quantisation, RoPE and cache writes need no rule
+per combination.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from llmc.ir.dims import Dim
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import KvWrite, PagedAttention
 from llmc.ir.ops.constant import Scalar, Weight
-from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
+from llmc.ir.ops.kernel import PackedLinear, RowKernel, Rows
 from llmc.ir.types import CacheType, TensorType
 from llmc.passes.rewrite import RuleLog
 
-BARRIERS = (PackedLinear, PagedAttention, Sample)
+BARRIERS = (PackedLinear, PagedAttention, RowKernel)
 CONSTANTS = (Weight, Scalar)
 
 

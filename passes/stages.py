@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llmc.ir.ops.attention import Attention, KvWrite, MaskDescriptor, PagedAttention
 from llmc.ir.ops.constant import Scalar, Weight
-from llmc.ir.ops.kernel import PackedLinear, QuantizeRows, Rows, Sample
+from llmc.ir.ops.kernel import PackedLinear, QuantizeRows, RowKernel, Rows, Sample
 from llmc.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeTable
 from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.ir.ops.reduce import GatedLinear, Linear, MatMul, Reduce, Softmax
@@ -27,7 +27,7 @@ _raised = (_tokens - {MatMul}) | _NORMS_AND_ROPE
 _sampled = _raised | {Sample}
 _fused = _sampled | {GatedLinear}
 _paged = (_fused - {Attention}) | {KvWrite, PagedAttention}
-_lowered = (_paged - {Linear, GatedLinear}) | {PackedLinear, QuantizeRows}
+_lowered = (_paged - {Linear, GatedLinear}) | {PackedLinear, QuantizeRows} | RowKernel.all()
 
 CAPTURED = Stage("captured", _captured)
 TOKENS = Stage("tokens", _tokens)
@@ -36,6 +36,6 @@ SAMPLED = Stage("sampled", _sampled)
 FUSED = Stage("fused", _fused, {GatedLinear: _POINTWISE})
 PAGED = Stage("paged", _paged, {GatedLinear: _POINTWISE})
 LOWERED = Stage("lowered", _lowered, _KERNEL_BODIES)
-KERNELS = Stage("kernels", frozenset({Weight, PackedLinear, PagedAttention, Rows, Sample}), _KERNEL_BODIES)
+KERNELS = Stage("kernels", frozenset({Weight, PackedLinear, PagedAttention, Rows}) | RowKernel.all(), _KERNEL_BODIES)
 
 STAGES = (CAPTURED, TOKENS, RAISED, SAMPLED, FUSED, PAGED, LOWERED, KERNELS)

@@ -25,8 +25,7 @@ from llmc.emulator.session import CudaError, Emulator, Kernel, Schedule
 from tests.cuda.harness import TOUCH, Lab
 
 _MAJOR, _MINOR, _SMS, _L2 = 75, 76, 16, 38  # CU_DEVICE_ATTRIBUTE_...
-# Compute capability -> the target whose cubins it runs.
-ARCHS = {(8, 0): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a", (10, 0): "sm_100a"}
+BY_CAPABILITY = {target.capability: target for target in TARGETS.values()}  # the target whose cubins a card runs
 
 
 class Unsupported(RuntimeError):
@@ -43,10 +42,10 @@ class Card(Emulator):
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), ctypes.c_int(0))
         self.call("cuCtxSetCurrent", context)
         capability = (self.attribute(_MAJOR), self.attribute(_MINOR))
-        if capability not in ARCHS:
-            known = ", ".join(f"{major}.{minor}" for major, minor in ARCHS)
+        if capability not in BY_CAPABILITY:
+            known = ", ".join(f"{major}.{minor}" for major, minor in BY_CAPABILITY)
             raise Unsupported(f"{self.name()} has compute capability {capability}, kernels are built for {known}")
-        self.target: CudaTarget = TARGETS[ARCHS[capability]]
+        self.target: CudaTarget = BY_CAPABILITY[capability]
         self.sms, self.l2_bytes = self.attribute(_SMS), self.attribute(_L2)
 
     def attribute(self, number: int) -> int:

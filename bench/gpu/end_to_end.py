@@ -7,6 +7,7 @@ Beside each figure stand two others (expectations.py): the floor on this card, a
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from dataclasses import dataclass
@@ -178,17 +179,14 @@ class Session:
 
     def sound(self) -> Item:
         """Whether logits are finite, and whether a sequence gets the same tokens in any company; and what is free."""
-        from llmc.runtime.cuda.device import CudaDevice
+        from llmc.runtime.cuda.driver.context import Context
 
         ids = self._shared[:FIRST_PROMPT]
         logits = self.engine.logits(ids, rows=[len(ids) - 1])
         kept = min(map(len, self._answers.values()), default=0)
         answers = {tuple(tokens[:kept]) for tokens in self._answers.values()}
         self.engine.check_integrity()
-        device = self.engine.device
-        assert isinstance(device, CudaDevice) and device._resident is not None
-        context = device._resident.context
-        with context.current():
+        with contextlib.closing(Context()) as context, context.current():
             free, total = context.memory()
         error = "" if np.isfinite(logits).all() else "logits are not finite"
         if len(answers) > 1:

@@ -32,11 +32,12 @@ from bench.gpu.prepare import MODELS, PREPARED, check_folder, check_models
 from bench.gpu.records import Item
 from bench.gpu.report import Report, bandwidth, rate
 from bench.gpu.tables import show
+from llmc.codegen.cuda.target.capabilities import TARGETS
+from llmc.codegen.cuda.target.gpus import GPUS, gpu_for
 from llmc.runtime.artifact.atomic_folder import hidden_sibling, remove_dead_siblings
 
 HERE = Path(__file__).resolve().parent
 Expect = Callable[[str, Item], None]
-EMULATED = {"sm_80": "a100", "sm_89": "l40s", "sm_90a": "h100"}
 # Seconds that each part may take of 450, which is --minutes; models share what is left.
 SHARES = {"limits": 60.0, "primitives": 60.0, "kernels": 110.0, "times": 75.0}
 # Seconds without a word after which a part is taken for hung. Checks are quick, but for one that first compiles the
@@ -86,8 +87,6 @@ class Session:
 
 def gpu_of(card: str, arch: str) -> str:
     """Which of the GPUs that engines are built for this card is, by its name, or is most like, by its architecture."""
-    from llmc.codegen.cuda.target.gpus import GPUS
-
     words = re.sub(r"[^a-z0-9]", "", card.lower())
     alike = [name for name, gpu in GPUS.items() if gpu.arch == arch]
     return next((name for name in alike if name in words), alike[0])
@@ -200,7 +199,6 @@ def _model(
 def _expectations(found: Report, engine: Path, target: str) -> Expect:
     """Adds floor_s and expected_s to the items of a model: a limit that was not measured is the data sheet's."""
     from bench.gpu.expectations import Expectations, Measured, card_as_measured
-    from llmc.codegen.cuda.target.gpus import GPUS
 
     gpu, card = GPUS[target], found.limits["card"]
     assert gpu.peaks.bf16 is not None
@@ -230,19 +228,21 @@ def emulated(
     """Everything that a report on an emulated card needs: prepared folder, and the environment of its processes, whose
     libcuda.so.1 is the emulator's."""
     from llmc.emulator.build import build_driver
-    from llmc.emulator.devices import BY_NAME, environment
     from llmc.emulator.engine_twins import install_twins
 
+    gpu = gpu_for(arch)
+    if gpu is None:
+        raise SystemExit(f"--emulate {arch}: no GPU of that architecture is known")
     with tempfile.TemporaryDirectory() as folder:
         prepared, kernels = given or Path(folder) / "prepared", Path(folder) / "twins"
         kernels.mkdir()
         if given is None:
-            command = [sys.executable, str(HERE / "prepare.py"), "--tiny", "--target", EMULATED[arch]]
+            command = [sys.executable, str(HERE / "prepare.py"), "--tiny", "--target", gpu.name]
             if subprocess.run([*command, "--out", str(prepared), "--models", models]).returncode:
                 raise SystemExit("nothing was measured: prepare.py has failed")
         env = os.environ | {
             "LD_LIBRARY_PATH": str(build_driver().folder),
-            "LLMC_EMU_DEVICES": environment([BY_NAME[EMULATED[arch]]]),
+            "LLMC_EMU_DEVICES": gpu.device,
         }
         yield (
             prepared,
@@ -292,7 +292,7 @@ def main() -> int:
     parser.add_argument(
         "--scratch", type=Path, help="where filled engines lie meanwhile (default: in memory, if it has room)"
     )
-    parser.add_argument("--emulate", metavar="ARCH", nargs="?", const="sm_90a", choices=EMULATED)
+    parser.add_argument("--emulate", metavar="ARCH", nargs="?", const="sm_90a", choices=TARGETS)
     args = parser.parse_args()
     models = tuple(filter(None, args.models.split(",")))
     only = tuple(filter(None, args.only.split(",")))

@@ -13,13 +13,13 @@ from llmc.codegen.buffers import row_symbol
 from llmc.codegen.cpu.arena import AttentionShape, CpuArena
 from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
 from llmc.codegen.cpu.expression import literal
-from llmc.codegen.cpu.formats import linear_type, row_bytes
+from llmc.codegen.cpu.formats import linear_type
 from llmc.codegen.cpu.kv import kv_arguments, slot_bytes
+from llmc.codegen.cpu.plan import CpuLaunch, CpuPlan, make_plan
 from llmc.codegen.cpu.rows_arguments import Parameter
 from llmc.codegen.cpu.rows_kernel import RowsKernel, write_rows
 from llmc.codegen.kv_groups import KvGroups, Place, cache_slots, group_slots
 from llmc.codegen.memory import RowKind
-from llmc.codegen.plan import Launch, Plan, make_plan
 from llmc.codegen.weights import PlacedWeight
 from llmc.ir.graph import Graph, IRError, Node, Value
 from llmc.ir.ops.attention import PagedAttention
@@ -28,11 +28,8 @@ from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
 from llmc.ir.types import TensorType
 
 MAX_HEAD_DIM = 1024  # templates/cpu/attention_split.h
+HEADERS = ("abi.h", "attention.h", "engine.h", "linear.h", "rows.h", "strided.h")  # with what the launches call
 _INPUTS = {"ids": "s.in.token_ids", "positions": "s.in.positions", "rows": "s.in.rows", "seqs": "s.engine.seqs"}
-_REGION = {
-    "prefill": {"T": RowKind.TOKEN, "R": RowKind.SAMPLED},
-    "decode": {"T": RowKind.SAMPLED},
-}
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Model:
     """Generated sources by file name, plans by entry, and what the manifest says of memory."""
 
     sources: dict[str, str]
-    plans: dict[str, Plan]
+    plans: dict[str, CpuPlan]
     kv: KvGroups
     arena: CpuArena
 
@@ -70,8 +67,8 @@ def render(
         rendered.append({"name": graph.name, "launches": writer.launches()})
     arena = CpuArena(
         len(kv.groups),
-        max(p.arena.bytes_per_token for p in plans.values()),
-        max(p.arena.bytes_per_row for p in plans.values()),
+        max(p.values.arena.bytes_per_token for p in plans.values()),
+        max(p.values.arena.bytes_per_row for p in plans.values()),
         _attention_shapes(entries[0], kv.places),
         num_valid_tokens,
     )
@@ -88,6 +85,7 @@ def render(
     text = template.render(
         name=name,
         target=target,
+        headers=HEADERS,
         constants=constants,
         kernels=[{"symbol": s, "parameters": k.parameters, "lines": k.lines} for s, k in source.kernels.items()],
         epilogues=[{"symbol": s, **vars(e)} for s, e in source.epilogues.items()],
@@ -132,16 +130,8 @@ class _Entry:
     ) -> None:
         self.graph, self.places, self.source = graph, places, source
         self.weights = {n.output: weights[n.op.expr] for n in graph.nodes if isinstance(n.op, Weight)}
-        sizes = {
-            v: row_bytes(v.type)
-            for n in graph.nodes
-            if not isinstance(n.op, Weight)
-            for v in n.outputs
-            if isinstance(v.type, TensorType)
-        }
-        names = {v: w.name for v, w in self.weights.items()}
-        self.plan = make_plan(graph, sizes, names, _REGION[graph.name])
-        self.buffers = {b.name: b for b in self.plan.buffers}
+        self.plan = make_plan(graph, {v: w.name for v, w in self.weights.items()})
+        self.buffers = {b.name: b for b in self.plan.values.buffers}
 
     def launches(self) -> list[dict[str, object]]:
         return [
@@ -166,7 +156,7 @@ class _Entry:
         """The address of a value's first row, as C++."""
         if value in self.weights:
             return f"s.weight<{cpp}>({self.weights[value].offset})"
-        name = self.plan.names[value]
+        name = self.plan.values.names[value]
         if name in _INPUTS:
             return _INPUTS[name]
         buffer = self.buffers[name]
@@ -229,7 +219,7 @@ def _symbol(stem: str, text: str) -> str:
     return f"{stem}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _comment(node: Node, launch: Launch) -> str:
+def _comment(node: Node, launch: CpuLaunch) -> str:
     types = ", ".join(str(v.type) for v in node.outputs)
     return f"{launch.op} {node.loc} -> {types}".replace("\n", " ")
 

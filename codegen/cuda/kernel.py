@@ -10,8 +10,11 @@ from typing import ClassVar, Protocol
 
 import jinja2
 
+from llmc.codegen.cuda.arguments import KernelArgument
 from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES, headers
+
+LOOP_LOADS = 4  # loads of a plain loop that are in flight at a time: what the compiler makes of it
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,13 @@ class KernelParams(Protocol):
 
     template: ClassVar[str]
 
+    def __hash__(self) -> int: ...
+
     @property
     def label(self) -> str: ...  # the readable middle of the symbol, e.g. bf16_h576
+
+    @property
+    def arguments(self) -> tuple[KernelArgument, ...]: ...  # in the kernel's order
 
     @property
     def threads(self) -> int: ...
@@ -68,11 +76,12 @@ def _environment() -> jinja2.Environment:
     )
 
 
+@cache
 def symbol_of(params: KernelParams) -> str:
-    """`<op>__<label>__<hash>`: the hash covers parameters, binder and every header, so a changed kernel
-    is a new one."""
-    text = (TEMPLATES / f"{params.template}.cu.j2").read_text()
-    h = hashlib.sha256("\0".join([repr(params), text, *headers().values()]).encode()).hexdigest()[:8]
+    """`<op>__<label>__<hash>`: the hash covers what is compiled, the source and every header, so that a changed kernel
+    is a new one, and parameters that only tell the same otherwise are not."""
+    compiled = [render(params, "kernel"), *headers().values()]
+    h = hashlib.sha256("\0".join(compiled).encode()).hexdigest()[:8]
     return f"{params.template}__{params.label}__{h}"
 
 

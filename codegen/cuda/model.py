@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import llmc.runtime.cuda.plan as plan
 from llmc.codegen.buffers import place_values
 from llmc.codegen.cuda.attention.calls import attention_calls
 from llmc.codegen.cuda.linear.calls import linear_call
-from llmc.codegen.cuda.plan.edges import edges
 from llmc.codegen.cuda.plan.formats import row_bytes
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
-from llmc.codegen.cuda.plan.launches import Call, Kernels, Scope, refuse_grid
-from llmc.codegen.cuda.rows.calls import rows_call
-from llmc.codegen.cuda.sample.calls import sample_call
+from llmc.codegen.cuda.plan.launches import Call, ChosenKernels, Scope, refuse_grid
+from llmc.codegen.cuda.row_kernels import row_call
 from llmc.codegen.cuda.target.gpus import Gpu
+from llmc.codegen.hazards import edges
 from llmc.codegen.kv_groups import CacheSlot, KvGroups, cache_slots, group_slots
-from llmc.codegen.memory import RowKind
 from llmc.codegen.package import cubin_file
 from llmc.codegen.weights import PlacedWeight
-from llmc.ir.graph import Graph, IRError, Node
+from llmc.ir.graph import Graph, Node
 from llmc.ir.ops.attention import PagedAttention
 from llmc.ir.ops.constant import Weight, WeightExpr
-from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
-from llmc.ir.types import TensorType
+from llmc.ir.ops.kernel import PackedLinear, Sample
 from llmc.runtime.artifact.manifest import Limits
-
-REGIONS = {
-    "prefill": {"T": RowKind.TOKEN, "R": RowKind.SAMPLED},
-    "decode": {"T": RowKind.SAMPLED},
-}
 
 
 @dataclass(frozen=True)
 class CudaModel:
     """Kernels with their sources, plans by entry, and what the manifest says of memory."""
 
-    kernels: Kernels
+    kernels: ChosenKernels
     plans: Mapping[str, plan.Plan]
     kv: KvGroups
     arena_per_token: int
@@ -49,7 +41,7 @@ def render(
 ) -> CudaModel:
     """Plans and kernels for one target, for steps within `limits`. IRError names a node that has no CUDA code."""
     kv = group_slots(cache_slots(entries[0]), _slot_bytes)
-    kernels = Kernels()
+    kernels = ChosenKernels()
     plans = {g.name: _plan(g, weights, target, limits, kv, kernels) for g in entries}
     per_token = max(p.arena.bytes_per_token for p in plans.values())
     per_row = max(p.arena.bytes_per_row for p in plans.values())
@@ -62,50 +54,37 @@ def _plan(
     target: Gpu,
     limits: Limits,
     kv: KvGroups,
-    kernels: Kernels,
+    kernels: ChosenKernels,
 ) -> plan.Plan:
-    regions = REGIONS[graph.name]
-    sizes = {
-        v: row_bytes(v.type)
-        for n in graph.nodes
-        if not isinstance(n.op, Weight)
-        for v in n.outputs
-        if isinstance(v.type, TensorType)
-    }
-    values = place_values(graph, sizes, regions)
     names = {n.output: weights[n.op.expr].name for n in graph.nodes if isinstance(n.op, Weight)}
+    values = place_values(graph, row_bytes, names)
     decode = graph.name == "decode"
     most = limits.max_batch if decode else limits.max_tokens
-    scope = Scope(target, values, names, {"T": most, "R": most}, kernels)
-    calls = [call for node in values.nodes for call in _calls(node, scope, kv, decode)]
+    scope = Scope(target, values, kv, {"T": most, "R": most}, kernels)
+    calls = [call for node in values.nodes for call in _calls(node, scope, decode)]
     for call in calls:
         refuse_grid(call, plan.Sizes(most, most, min(most, limits.max_batch), limits.max_seq_len))
     after = edges([c.touches for c in calls])
     (sample,) = (n for n in values.nodes if isinstance(n.op, Sample))
-    used = {v.kernel for c in calls for v in c.variants}
-    scratch = {name: None for c in calls for v in c.variants for name in v.scratch}
+    used = dict.fromkeys(v.kernel for c in calls for v in c.launch.variants)
     return plan.Plan(
         entry=graph.name,
         arena=values.arena,
         buffers=values.buffers,
-        scratch=tuple(plan.Scratch(name, zeroed=name.endswith("counters")) for name in scratch),
+        scratch=kernels.scratch(used),
         kernels={symbol: cubin_file(target.arch, symbol) for symbol in sorted(used)},
-        launches=tuple(call.launch(a) for call, a in zip(calls, after, strict=True)),
+        launches=tuple(replace(call.launch, after=a) for call, a in zip(calls, after, strict=True)),
         logits=values.names[sample.inputs[0]],
     )
 
 
-def _calls(node: Node, scope: Scope, kv: KvGroups, decode: bool) -> list[Call]:
+def _calls(node: Node, scope: Scope, decode: bool) -> list[Call]:
     match node.op:
-        case Rows():
-            return [rows_call(node, node.op, scope, kv)]
         case PackedLinear():
             return [linear_call(node, node.op, scope)]
         case PagedAttention():
-            return attention_calls(node, node.op, scope, kv, decode)
-        case Sample():
-            return [sample_call(node, node.op, scope)]
-    raise IRError(f"{node.op.mnemonic()} at {node.loc}: not a CUDA kernel")
+            return attention_calls(node, node.op, scope, decode)
+    return [row_call(node, scope)]
 
 
 def _slot_bytes(slot: CacheSlot) -> int:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
+from llmc.codegen.cuda.target.gpus import GPUS, Gpu, gpu_for
 from llmc.runtime.artifact.artifact import read_manifest
 from llmc.runtime.artifact.manifest import CUDA, TargetEntry
 from llmc.runtime.errors import MachineMismatch
@@ -26,7 +27,7 @@ def emulate(context: click.Context, engine: Path, gpu: str | None) -> NoReturn:
     `gpu`: the GPU to be, by default that of the engine's first CUDA target. Raises EngineError.
     """
     targets = _targets(engine)
-    device = ["--gpu", gpu] if gpu is not None else ["--built-for", targets[0].name]
+    device = ["--device", _gpu(gpu, targets[0]).device]
     archs = [word for target in targets for word in ("--arch", target.arch)]  # which one, the GPU decides
     emulator = [sys.executable, "-m", "llmc.emulator", *device, *archs, str(engine)]
     given = {**context.params, "emulate": False, "emulate_gpu": None, "device": CUDA}
@@ -44,6 +45,15 @@ def _targets(engine: Path) -> list[TargetEntry]:
             "build it again with --target h100, or leave --emulate out"
         )
     return cuda
+
+
+def _gpu(name: str | None, target: TargetEntry) -> Gpu:
+    """The one asked for; else that which the target is built for, or the first like it."""
+    found = GPUS.get(target.name, gpu_for(target.arch)) if name is None else GPUS.get(name)
+    if found is None:
+        what = f"no GPU for {target.arch}" if name is None else f"{name} is no GPU that"
+        raise MachineMismatch(f"{what} is emulated; those that are: {', '.join(GPUS)}")
+    return found
 
 
 def command_line(command: click.Command, values: dict[str, Any]) -> list[str]:

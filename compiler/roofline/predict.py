@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from llmc.codegen.buffers import place_values
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.kv_groups import BLOCK_TOKENS
-from llmc.codegen.memory import RowKind
 from llmc.codegen.packing import stored_bytes
 from llmc.codegen.roofline import Estimate, Machine, floor, memory_bytes
 from llmc.codegen.work import Costing, Step, Storage, Work, kernels, slots
@@ -24,7 +23,6 @@ from llmc.ir.ops.constant import Weight
 from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
 from llmc.ir.ops.pointwise import Cast
 from llmc.ir.ops.shape import Expand, Permute, Slice, View
-from llmc.ir.types import TensorType
 
 CHUNK = 2048  # most tokens of a prefill step
 _QUIET = (Cast, View, Permute, Expand, Slice)  # not worth naming in a table
@@ -184,9 +182,7 @@ class _Memory:
 
 def _arena(graph: Graph, storage: Storage) -> tuple[int, int]:
     """Bytes per token and per sampled row; decode samples every row."""
-    region = {"T": RowKind.TOKEN if graph.name == "prefill" else RowKind.SAMPLED, "R": RowKind.SAMPLED}
-    written = (v for n in kernels(graph) for v in n.outputs if isinstance(v.type, TensorType))
-    memory = place_values(graph, {v: storage.row_bytes(v.tensor) for v in written}, region).memory
+    memory = place_values(graph, storage.row_bytes).memory
     return memory.per_token, memory.per_row
 
 

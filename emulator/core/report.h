@@ -18,7 +18,7 @@ using Where = u32;
 Where where_of(Site at);
 Where where_of(const void* pc);
 inline Where where_of(Where known) { return known; }
-std::string describe(Where where);  // "rms_norm.cuh:41", or the bare address when debug lines are missing
+std::string describe(Where where);  // "rows.cuh:41", or the bare address when debug lines are missing
 
 // "file:line" of a code address from the DWARF line table of the shared object it lies in; "" if unknown.
 std::string source_line(const void* pc);

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from llmc.ir.formats import Groups, Scheme, row_numbers
 from llmc.ir.graph import Graph, IRError, Op
@@ -87,17 +92,41 @@ class Rows(Op):
         return tuple(v.type for v in self.body.outputs)
 
 
+class RowKernel(ABC):
+    """An op that is a launch of its own and works row by row, for what no body of nodes says.
+
+    What is known of it stands here and with its kernels (codegen/cuda/row_kernels.py, codegen/cpu/model.py), so that
+    another is added there alone.
+    """
+
+    flops: ClassVar[int]  # f32 operations for each element of its inputs
+
+    @abstractmethod
+    def meaning(self, *inputs: NDArray[Any]) -> NDArray[Any]:
+        """Of its output, for the interpreter."""
+
+    @staticmethod
+    def all() -> frozenset[type[Op]]:
+        return frozenset(op for op in Op.mnemonics.values() if issubclass(op, RowKernel))
+
+
 @dataclass(frozen=True)
-class Sample(Op):
+class Sample(Op, RowKernel):
     """logits f32[R, V] -> token ids i32[R] by each row's sampling parameters, which are part of the step.
 
     Ids from num_valid_tokens on have no text and are never chosen.
     """
 
     num_valid_tokens: int
+    flops: ClassVar[int] = 6  # temperature, maximum, subtract, exponential, sum, compare
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         (logits,) = tensors(types, 1)
         if logits.rank != 2:
             raise IRError(f"sample of {logits}: expected f32[R, V]")
         return (TensorType(DType.I32, (logits.shape[0],)),)
+
+    def meaning(self, *inputs: NDArray[Any]) -> NDArray[Any]:
+        """The parameters of a row are no part of the graph: greedy, the lowest id on ties."""
+        (logits,) = inputs
+        return np.asarray(np.argmax(logits[:, : self.num_valid_tokens], 1), np.int32)

@@ -17,6 +17,19 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class PlannedLaunch:
+    """What every target says of a launch. `after`: those that must have ended before it starts, none of them implied by
+    others; all conflicts of memory are ordered. Names, of buffers, inputs and weights, are for people."""
+
+    op: str
+    loc: str
+    reads: tuple[str, ...]
+    weights: tuple[str, ...]
+    writes: tuple[str, ...]
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Arena:
     """Bytes of the two regions of buffers, per row of a full step."""
 

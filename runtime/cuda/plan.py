@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from llmc.runtime.artifact.plan import FORMAT, Arena, Buffer
+from llmc.runtime.artifact.plan import FORMAT, Arena, Buffer, PlannedLaunch
 from llmc.runtime.artifact.strict_json import JsonMismatch, from_plain, parse_json
 from llmc.runtime.errors import ManifestInvalid
 
@@ -120,19 +120,10 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One kernel call. `after`: the launches that must have ended before it starts, none of them implied by others.
+class Launch(PlannedLaunch):
+    """One kernel call. `rows`: the symbol that its variants' `up_to` bounds; variants ascend, and the last has no bound
+    that a step could exceed."""
 
-    `rows` is the symbol that its variants' `up_to` bounds; variants ascend, and the last has no bound that a step
-    could exceed. `reads` and `writes` are for people.
-    """
-
-    op: str
-    loc: str
-    reads: tuple[str, ...]
-    weights: tuple[str, ...]
-    writes: tuple[str, ...]
-    after: tuple[int, ...]
     rows: str
     variants: tuple[Variant, ...]
 

@@ -6,7 +6,7 @@
 // epilogue(row, col, n, a, b): results of columns col..col+15 (a) and col+16..col+31 (b) of one row; col is a multiple
 //   of 32, n = min(32, N - col) of them are real. It writes what it wants; calls are unordered and concurrent, each
 //   (row, col) comes once. A gated projection packs 16 gate columns, then the 16 matching up columns into every panel
-//   (packing.interleave_gated), so a is the gate and b the up part of outputs col/2..col/2+15.
+//   (GATE_RUN of ir/ops/kernel.py), so a is the gate and b the up part of outputs col/2..col/2+15.
 // numerics: canonical (tile.h); then Int8 results are multiplied by the channel's scale.
 // limits: n, k >= 1; weights 64-byte aligned.
 #pragma once

@@ -8,21 +8,12 @@ import pytest
 
 from llmc.codegen.cpu.target import TargetError
 from llmc.codegen.cuda.target.capabilities import TARGETS, CudaTarget
-from llmc.codegen.cuda.target.gpus import GIB, GPUS, Gpu
+from llmc.codegen.cuda.target.gpus import GIB, GPUS, Gpu, gpu_for
 from llmc.codegen.work import Unit
 from llmc.compiler.targets.find import find_target, target_names
 from llmc.emulator import devices
 from llmc.runtime.artifact.manifest import CPU
 from tests.cuda.kernels.catalog import for_target
-
-EMULATED = {
-    "a100": devices.A100,
-    "l40s": devices.L40S,
-    "rtx4090": devices.RTX4090,
-    "h100": devices.H100,
-    "h200": devices.H200,
-    "b200": devices.B200,
-}
 
 
 def gpus() -> list[Gpu]:
@@ -31,11 +22,17 @@ def gpus() -> list[Gpu]:
 
 @pytest.mark.parametrize("gpu", gpus(), ids=lambda g: g.name)
 def test_the_emulated_device_is_the_same(gpu: Gpu) -> None:
-    device = EMULATED[gpu.name]
-    assert gpu.arch.removesuffix("a") == f"sm_{device.major}{device.minor}"
+    device = devices.parse_device(gpu.device)
+    assert device.runs(gpu.arch) and (device.major, device.minor) == gpu.capability
     for name in ("sms", "memory_bytes", "l2_bytes", "smem_optin", "smem_sm", "regs_sm", "threads_sm"):
         assert getattr(gpu, name) == getattr(device, name), name
-    assert gpu.product.split()[0] in device.name or device.name.endswith(gpu.product)
+    assert device.name.endswith(gpu.product)
+    assert (gpu.name == "h100") == (device == devices.H100)
+
+
+def test_every_architecture_has_a_gpu() -> None:
+    assert [gpu_for(arch).arch for arch in TARGETS] == list(TARGETS)  # type: ignore[union-attr]
+    assert gpu_for("sm_75") is None
 
 
 @pytest.mark.parametrize("gpu", gpus(), ids=lambda g: g.name)

@@ -24,7 +24,7 @@ from tests.cuda.kernels.linear_catalog import LINEARS
 from tests.cuda.kernels.rows_examples import examples
 
 
-@pytest.mark.parametrize("arch", nvrtc.ARCHS)
+@pytest.mark.parametrize("arch", TARGETS)
 def test_budgets(arch: str) -> None:
     """sm_100a compiles under the same budgets, though its kernels are not tuned yet. Nothing but weights is read ahead
     of grid_wait: what the compilers made of it must hold too. Which bytes a linear copies there, the emulator shows."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.runtime.artifact.artifact import read_manifest
 from llmc.runtime.artifact.manifest import CUDA
 
@@ -28,7 +29,7 @@ class Emulation:
     def run(self, program: str, *arguments: str | Path, engine: Path, target: str = "h100") -> str:
         """Standard output of a program; AssertionError with its errors where it fails."""
         arch = next(t.arch for t in read_manifest(engine).targets if t.kind == CUDA and t.name == target)
-        emulator = [sys.executable, "-m", "llmc.emulator", "--gpu", target, "--arch", arch]
+        emulator = [sys.executable, "-m", "llmc.emulator", "--device", GPUS[target].device, "--arch", arch]
         emulator += ["--check"] if self.checked else []
         command = [*emulator, engine, "--", sys.executable, "-m", f"tests.cuda_models.{program}", *arguments]
         env = os.environ | {"LLMC_EMU_SCHEDULE": self.schedule}

@@ -1,4 +1,4 @@
-"""Launch plans: dependencies are dataflow, and a sync stands between any two launches that touch the same bytes."""
+"""Launch plans of CPUs: `after` orders every two launches that touch the same bytes; so does `sync`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from functools import partial
 import pytest
 
 from llmc.codegen.cpu.model import Model, render
+from llmc.codegen.cpu.plan import CpuPlan
+from llmc.codegen.kv_groups import slots_of
 from llmc.codegen.memory import RowKind
-from llmc.codegen.plan import Launch, Plan
 from llmc.codegen.weights import place_weights
 from llmc.ir.formats import SCHEMES, Scheme
 from llmc.ir.graph import Graph
@@ -50,10 +51,20 @@ def overlap(a: Buffer, b: Buffer) -> bool:
     return a.rows == b.rows and a.offset < b.offset + b.row_bytes and b.offset < a.offset + a.row_bytes
 
 
-def hazard(first: Launch, second: Launch, buffers: dict[str, Buffer]) -> str | None:
-    """Why `second` may not run beside `first`."""
+def padded(buffers: dict[str, Buffer]) -> dict[str, Buffer]:
+    """As they are placed: in whole lines, so that a plan may see a conflict in the padding behind a row."""
+    return {name: replace(b, row_bytes=-(-b.row_bytes // 64) * 64) for name, b in buffers.items()}
+
+
+def hazard(plan: CpuPlan, i: int, j: int, buffers: dict[str, Buffer]) -> str | None:
+    """Why launch `j` may not run beside launch `i`, from what the JSON says and the slots of the cache."""
+    first, second = plan.launches[i], plan.launches[j]
     if first.op == second.op == "paged_attention":
         return "both use the attention scratch"
+    if first.op != second.op or first.op == "rows":
+        ops = [plan.nodes[k].op for k in (i, j)]
+        if set(slots_of(ops[0])) & set(slots_of(ops[1])):
+            return "one writes the slot that the other touches"
     kinds = (
         ("read after write", first.writes, second.reads),
         ("write after read", first.reads, second.writes),
@@ -62,20 +73,23 @@ def hazard(first: Launch, second: Launch, buffers: dict[str, Buffer]) -> str | N
     for kind, ours, theirs in kinds:
         for a in ours:
             for b in theirs:
-                cache = a not in buffers and b not in buffers and not {a, b} & {"ids", "positions", "seqs", "rows"}
-                if cache or (a in buffers and b in buffers and overlap(buffers[a], buffers[b])):
+                if a in buffers and b in buffers and overlap(buffers[a], buffers[b]):
                     return f"{kind} of {a}, {b}"
     return None
 
 
-def races(plan: Plan) -> list[str]:
-    buffers = {b.name: b for b in plan.buffers}
+def buffers_of(plan: CpuPlan) -> dict[str, Buffer]:
+    return {b.name: b for b in plan.values.buffers}
+
+
+def races(plan: CpuPlan) -> list[str]:
+    """Launches that conflict with no meeting between them."""
     found = []
-    for j, second in enumerate(plan.launches):
+    for j in range(len(plan.launches)):
         for i in range(j - 1, -1, -1):
             if any(plan.launches[k].sync for k in range(i + 1, j + 1)):
                 break
-            if why := hazard(plan.launches[i], second, buffers):
+            if why := hazard(plan, i, j, buffers_of(plan)):
                 found.append(f"{plan.entry}: launches {i} and {j}: {why}")
     return found
 
@@ -87,31 +101,30 @@ def test_no_two_launches_race(model: Model) -> None:
 def test_most_launches_that_need_no_sync_have_none(model: Model) -> None:
     """A sync that stands where nothing conflicts is time lost: each has a reason among the launches since the last."""
     for plan in model.plans.values():
-        buffers = {b.name: b for b in plan.buffers}
-        since: list[Launch] = []
-        for launch in plan.launches:
-            if launch.sync:
-                # buffers are placed by lines, so the plan may see a conflict in the padding behind a row
-                wide = {
-                    n: Buffer(b.name, b.type, b.rows, -(-b.row_bytes // 64) * 64, b.offset) for n, b in buffers.items()
-                }
-                assert any(hazard(other, launch, wide) for other in since)
-                since = []
-            since.append(launch)
-
-
-def test_launches_follow_those_they_need(model: Model) -> None:
-    for plan in model.plans.values():
-        writer = {name: i for i, launch in enumerate(plan.launches) for name in launch.writes}
+        wide, since = padded(buffers_of(plan)), list[int]()
         for i, launch in enumerate(plan.launches):
-            assert launch.after == tuple(sorted({writer[name] for name in launch.reads if name in writer}))
-            assert all(j < i for j in launch.after)
+            if launch.sync:
+                assert any(hazard(plan, other, i, wide) for other in since)
+                since = []
+            since.append(i)
+
+
+def test_after_orders_every_conflict_and_no_more(model: Model) -> None:
+    """The same edges as a CUDA graph's: all conflicts of memory, none that others imply."""
+    for plan in model.plans.values():
+        exact, wide = buffers_of(plan), padded(buffers_of(plan))
+        before: list[set[int]] = []
+        for i, launch in enumerate(plan.launches):
+            assert all(j < i and hazard(plan, j, i, wide) for j in launch.after)
+            assert not any(j in before[k] for j in launch.after for k in launch.after), "implied by another"
+            before.append({k for j in launch.after for k in (j, *before[j])})
+            assert [j for j in range(i) if hazard(plan, j, i, exact) and j not in before[i]] == []
 
 
 def test_living_buffers_are_apart(model: Model) -> None:
     """A buffer is untouched from its write to its last read, seen from the launches alone."""
     for plan in model.plans.values():
-        buffers = {b.name: b for b in plan.buffers}
+        buffers = buffers_of(plan)
         for i, launch in enumerate(plan.launches):
             for name in launch.writes:
                 readers = [j for j, other in enumerate(plan.launches) if name in other.reads]
@@ -123,8 +136,8 @@ def test_living_buffers_are_apart(model: Model) -> None:
 
 def test_regions_hold_every_buffer(model: Model) -> None:
     for plan in model.plans.values():
-        arena = plan.arena
-        for b in plan.buffers:
+        arena = plan.values.arena
+        for b in plan.values.buffers:
             assert b.offset + b.row_bytes <= (
                 arena.bytes_per_token if b.rows == RowKind.TOKEN.value else arena.bytes_per_row
             )
@@ -145,9 +158,8 @@ def test_the_checker_sees_a_missing_sync() -> None:
     plan = model.plans["prefill"]
     for i, launch in enumerate(plan.launches):
         if launch.sync:
-            without = tuple(replace(o, sync=False) if o is launch else o for o in plan.launches)
-            broken = Plan(plan.entry, plan.buffers, without, plan.nodes, plan.names, plan.arena)
-            assert races(broken), i
+            without = tuple(replace(o, sync=o.sync and o is not launch) for o in plan.launches)
+            assert races(replace(plan, launches=without)), i
 
 
 def test_the_same_graph_gives_the_same_sources() -> None:

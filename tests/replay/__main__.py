@@ -11,6 +11,7 @@ below .cache/replay. --ignore-hashes takes names that end in a hash of their con
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -102,8 +103,14 @@ class _Tree:
             self.files.setdefault(self._masked(str(path.relative_to(folder))), []).append(path)
 
     def text(self, name: str) -> str:
-        texts = (self._masked(path.read_text(errors="replace")) for path in self.files.get(name, []))
-        return "".join(sorted(texts))
+        return "".join(sorted(map(self._read, self.files.get(name, []))))
+
+    def _read(self, path: Path) -> str:
+        """Without hashes, keys of JSON are sorted with what they hold: one that held a hash may stand elsewhere."""
+        text = self._masked(path.read_text(errors="replace"))
+        if path.suffix != ".json" or not self.ignore_hashes:
+            return text
+        return json.dumps(json.loads(text, object_pairs_hook=lambda pairs: sorted(pairs, key=repr)), indent=1)
 
     def digest(self, name: str) -> bytes | None:
         return hashlib.sha256(self.text(name).encode()).digest() if name in self.files else None

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmc.codegen.cuda.attention.forms import SCRATCH, AttentionLaunch, attention_forms
-from llmc.codegen.cuda.attention.layer import split_name
-from llmc.codegen.cuda.attention.params import CombineAttentionParams, PrefillAttentionParams
-from llmc.codegen.cuda.plan.edges import Access, Span
+from llmc.codegen.buffers import row_symbol
+from llmc.codegen.cuda.attention.forms import attention_forms, numbers_of
+from llmc.codegen.cuda.attention.layer import SPLITS_SCRATCH, split_name
+from llmc.codegen.cuda.attention.params import (
+    AttentionParams,
+    CombineAttentionParams,
+    DecodeAttentionParams,
+    PrefillAttentionParams,
+)
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
-from llmc.codegen.cuda.plan.launches import Call, Scope, scratch_span, slot_span
-from llmc.codegen.kv_groups import KvGroups
+from llmc.codegen.cuda.plan.launches import Call, Scope
+from llmc.codegen.hazards import Access, Span, scratch_span
 from llmc.codegen.preference import Preference
 from llmc.ir.graph import Node
 from llmc.ir.ops.attention import PagedAttention
@@ -19,45 +24,42 @@ from llmc.ir.ops.attention import PagedAttention
 CHUNKS, SINGLES = "chunks", "singles"
 
 
-def attention_calls(node: Node, op: PagedAttention, scope: Scope, kv: KvGroups, decode: bool) -> list[Call]:
+def attention_calls(node: Node, op: PagedAttention, scope: Scope, decode: bool) -> list[Call]:
     """IRError when no CUDA kernel has such heads."""
-    _, q, _, _, *sinks = node.inputs
-    place = kv.places[op.slot]
+    q = node.inputs[1]
+    place = scope.kv.places[op.slot]
     cached = place.slot
     slot = CudaKvSlot(cached.kv_heads, cached.head_dim, cached.value_dim, cached.dtype, place.offset)
-    operands = {"q": scope.argument(q), "out": scope.argument(node.output)}
-    if sinks:
-        operands["sinks"] = scope.argument(sinks[0])
-    block_bytes = kv.groups[place.group].block_bytes
-    forms = attention_forms(op, q.tensor, slot, place.group, block_bytes, scope.target, operands)
-    partial = (scratch_span(SCRATCH),)
+    forms = attention_forms(op, q.tensor, slot, scope.target)
+    numbers = numbers_of(op)
 
-    def access(launch: AttentionLaunch) -> Access:
-        if launch.writes == "scratch":
-            return Access((*scope.spans(node.inputs), slot_span(op.slot)), partial)
-        chunks = isinstance(launch.params, PrefillAttentionParams)
-        out = tuple(_part(span, CHUNKS if chunks else SINGLES) for span in scope.spans(node.outputs))
-        return Access((*scope.spans(node.inputs), slot_span(op.slot)) if chunks else partial, out)
+    def call(params: AttentionParams) -> Call:
+        scratch = {} if isinstance(params, PrefillAttentionParams) else {SPLITS_SCRATCH: params.layer.scratch}
+        variant = scope.variant(node, params, params.grid, scratch=scratch, numbers=numbers)
+        name = f"{op.mnemonic()}{'.combine' * isinstance(params, CombineAttentionParams)}"
+        return scope.call(node, row_symbol(q.tensor), [variant], _access(node, params, scope), name)
 
-    def call(launch: AttentionLaunch) -> Call:
-        scratch = {SCRATCH: launch.scratch} if launch.scratch else {}
-        variant = scope.variant(launch.params, launch.grid, launch.arguments, None, scratch)
-        combines = isinstance(launch.params, CombineAttentionParams)
-        name = f"{node.op.mnemonic()}{'.combine' * combines}"
-        return scope.call(node, scope.symbol(q), [variant], access(launch), name)
-
-    calls = [call(launch) for launch in (forms.decode if decode else forms.mixed)]
-    heads = f"{forms.decode[0].params.layer.q_heads} heads of {slot.head_dim}, {slot.kv_heads} of keys and values"
+    calls = [call(params) for params in (forms.decode if decode else forms.mixed)]
+    heads = f"{forms.decode[0].layer.q_heads} heads of {slot.head_dim}, {slot.kv_heads} of keys and values"
     where = "" if op.mask.window is None else f", window {op.mask.window}"
     reason = f"{forms.split.reason}: {forms.how}"
-    kernels = tuple(variant.kernel for made in calls for variant in made.variants)
+    kernels = tuple(variant.kernel for made in calls for variant in made.launch.variants)
     scope.kernels.prefer(
-        Preference(
-            node.op.mnemonic(), heads + where, split_name(forms.split.keys), reason, forms.split.rejected, kernels
-        )
+        Preference(op.mnemonic(), heads + where, split_name(forms.split.keys), reason, forms.split.rejected, kernels)
     )
     return calls
 
 
-def _part(span: Span, part: str) -> Span:
-    return replace(span, part=part)
+def _access(node: Node, params: AttentionParams, scope: Scope) -> Access:
+    whole, partial = scope.values.access(node), (scratch_span(SPLITS_SCRATCH.name),)
+
+    def out(part: str) -> tuple[Span, ...]:
+        return tuple(replace(span, part=part) for span in whole.writes)
+
+    match params:
+        case PrefillAttentionParams():
+            return Access(whole.reads, out(CHUNKS))
+        case DecodeAttentionParams():
+            return Access(whole.reads, partial)
+        case CombineAttentionParams():
+            return Access(partial, out(SINGLES))

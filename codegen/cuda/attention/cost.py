@@ -19,6 +19,7 @@ from llmc.codegen.cuda.attention.params import (
     PrefillAttentionParams,
 )
 from llmc.codegen.cuda.cost.launches import BlockWork, LaunchWork
+from llmc.codegen.cuda.kernel import LOOP_LOADS
 from llmc.codegen.cuda.plan.kv import KV_BLOCK
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.codegen.cuda.target.gpus import Gpu
@@ -27,7 +28,6 @@ from llmc.codegen.work import SOFTCAP_FLOPS, SOFTMAX_FLOPS, Step, first_key
 from llmc.ir.ops.attention import Mask
 
 NOTHING = LaunchWork((), 0)
-LOOP_LOADS = 4  # loads of a plain loop that are in flight at a time: what the compiler makes of combine's
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from llmc.codegen.cuda.arguments import (
+    Input,
+    KernelArgument,
+    Number,
+    Output,
+    Part,
+    Scratch,
+    Slot,
+    StepArray,
+    Whole,
+    counts,
+)
 from llmc.codegen.cuda.kernel import check
 from llmc.codegen.cuda.plan.kv import KV_BLOCK, CudaKvSlot
 from llmc.codegen.cuda.target.capabilities import CudaTarget
@@ -17,6 +29,7 @@ from llmc.runtime.cuda.plan import Extent, Factor
 HALVES = (DType.BF16, DType.F16)
 MAX_HEAD_DIM = 256
 SPLITS = (128, 64)  # keys of a split, the preferred one first
+SPLITS_SCRATCH = Scratch("attention")  # what decode leaves for combine; all attention of an entry shares it
 HEADER_FLOATS = 4  # of a split in scratch, before its values
 WARPS = 4
 
@@ -87,6 +100,12 @@ class Layer:
         return Extent(1, (Factor("L", self.split),))
 
     @property
+    def scratch(self) -> Extent:
+        """Bytes that decode leaves for combine."""
+        splits = self.seen_splits
+        return Extent(self.q_heads * self.split_bytes * splits.times, (Factor("S", 1), *splits.factors))
+
+    @property
     def label(self) -> str:
         dims = f"d{self.head_dim}" + (f"v{self.value_dim}" if self.value_dim != self.head_dim else "")
         limits = (f"_w{self.window}" if self.window else "") + (f"_c{self.chunk}" if self.chunk else "")
@@ -148,41 +167,36 @@ def split_name(keys: int) -> str:
     return f"splits of {keys} keys"
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One argument of a kernel: its name, its C++ declaration, and its words in the contract."""
-
-    name: str
-    cpp: str
-    contract: str
-
-
-def parameters(layer: Layer, names: str, result: DType = DType.F32) -> tuple[Parameter, ...]:
-    """Those of `names` that the layer has, in order."""
+def arguments(layer: Layer, names: str, result: DType = DType.F32) -> tuple[KernelArgument, ...]:
+    """Those of `names` that the layer has, in order. Inputs of the node: the cache, queries, positions, sequences, then
+    sinks and slopes where there are such."""
     half, out = layer.dtype.value, cpp_type(result)
     stored = "f32" if result is DType.F32 else result.value
-    known = {
-        "q": (f"const {half}* q", f"{half}[T,{layer.q_heads}*{layer.head_dim}]"),
-        "kv": ("unsigned char* kv", "blocks of the KV pool"),
-        "block_bytes": ("long long block_bytes", "i64"),
-        "slot_offset": ("long long slot_offset", "i64"),
-        "counts": ("const Counts* counts", "Counts"),
-        "tables": ("const int* tables", "i32[S,table_stride]"),
-        "positions": ("const int* positions", "i32[T]"),
-        "seqs": ("const int* seqs", "i32[T]"),
-        "seq_starts": ("const int* seq_starts", "i32[S+1]"),
-        "sinks": ("const float* sinks", f"f32[{layer.q_heads}]"),
-        "slopes": ("const float* slopes", f"f32[{layer.q_heads}]"),
-        "scratch": ("float* scratch", f"f32[S,{layer.q_heads},max_splits,{layer.split_bytes // 4}]"),
-        "max_splits": ("int max_splits", "i32"),
-        "out": (f"{out}* out", f"{stored}[T,{layer.q_heads}*{layer.value_dim}]"),
-        "base2": ("float base2", "f32"),
-        "cap": ("float cap", "f32"),
-    }
+    heads = f"f32[{layer.q_heads}]"
+    splits = f"f32[S,{layer.q_heads},max_splits,{layer.split_bytes // 4}]"
+    known = (
+        KernelArgument("q", f"const {half}*", Input(1), f"{half}[T,{layer.q_heads}*{layer.head_dim}]"),
+        KernelArgument("kv", "unsigned char*", Slot(Part.POOL), "blocks of the KV pool"),
+        KernelArgument("block_bytes", "long long", Slot(Part.BLOCK_BYTES), "i64"),
+        KernelArgument("slot_offset", "long long", Slot(Part.OFFSET), "i64"),
+        counts("Counts"),
+        KernelArgument("tables", "const int*", Slot(Part.TABLES), "i32[S,table_stride]"),
+        KernelArgument("positions", "const int*", StepArray("positions"), "i32[T]"),
+        KernelArgument("seqs", "const int*", StepArray("seqs"), "i32[T]"),
+        KernelArgument("seq_starts", "const int*", StepArray("seq_starts"), "i32[S+1]"),
+        KernelArgument("sinks", "const float*", Input(4), heads),
+        KernelArgument("slopes", "const float*", Input(4 + layer.sinks), heads),
+        KernelArgument("scratch", "float*", SPLITS_SCRATCH, splits),
+        KernelArgument("max_splits", "int", Whole(layer.seen_splits), "i32"),
+        KernelArgument("out", f"{out}*", Output(), f"{stored}[T,{layer.q_heads}*{layer.value_dim}]"),
+        KernelArgument("base2", "float", Number("base2"), "f32"),
+        KernelArgument("cap", "float", Number("cap"), "f32"),
+    )
     absent = {
         name for name, has in (("sinks", layer.sinks), ("slopes", layer.alibi), ("cap", layer.softcap)) if not has
     }
-    return tuple(Parameter(n, known[n][0], f"{n} {known[n][1]}") for n in names.split() if n not in absent)
+    by_name = {argument.name: argument for argument in known}
+    return tuple(by_name[name] for name in names.split() if name not in absent)
 
 
 def cpp_type(dtype: DType) -> str:

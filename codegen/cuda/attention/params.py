@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from llmc.codegen.cuda.attention.layer import HALVES, WARPS, Layer, Parameter, cpp_type, parameters
+from llmc.codegen.cuda.arguments import KernelArgument
+from llmc.codegen.cuda.attention.layer import HALVES, WARPS, Layer, arguments, cpp_type
 from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.ir.types import DType
@@ -64,8 +65,8 @@ class PrefillAttentionParams:
         return cpp_type(self.result)
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return parameters(self.layer, f"{_INPUTS} seqs seq_starts sinks slopes out base2 cap", self.result)
+    def arguments(self) -> tuple[KernelArgument, ...]:
+        return arguments(self.layer, f"{_INPUTS} seqs seq_starts sinks slopes out base2 cap", self.result)
 
     @property
     def grid(self) -> tuple[Extent, ...]:
@@ -129,8 +130,8 @@ class DecodeAttentionParams:
         return max(1, min(4, (228 << 10) // (self.smem_bytes + 1024)))
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return parameters(self.layer, f"{_INPUTS} seq_starts slopes scratch max_splits base2 cap")
+    def arguments(self) -> tuple[KernelArgument, ...]:
+        return arguments(self.layer, f"{_INPUTS} seq_starts slopes scratch max_splits base2 cap")
 
     @property
     def grid(self) -> tuple[Extent, ...]:
@@ -139,12 +140,6 @@ class DecodeAttentionParams:
     @property
     def grid_text(self) -> str:
         return _grid_text(self.grid)
-
-    @property
-    def scratch(self) -> Extent:
-        """Bytes that it leaves for combine."""
-        splits = self.layer.seen_splits
-        return Extent(self.layer.q_heads * self.layer.split_bytes * splits.times, (Factor("S", 1), *splits.factors))
 
     def rejects(self, target: CudaTarget) -> str | None:
         return rejects_smem(self, target)
@@ -190,8 +185,8 @@ class CombineAttentionParams:
         return cpp_type(self.result)
 
     @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return parameters(self.layer, "counts positions seq_starts sinks scratch max_splits out base2", self.result)
+    def arguments(self) -> tuple[KernelArgument, ...]:
+        return arguments(self.layer, "counts positions seq_starts sinks scratch max_splits out base2", self.result)
 
     @property
     def grid(self) -> tuple[Extent, ...]:

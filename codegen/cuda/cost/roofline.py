@@ -12,15 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from llmc.codegen.cuda.attention.cost import LOOP_LOADS, attention_work, rates_of, workspace_bytes
-from llmc.codegen.cuda.attention.forms import OPERANDS, AttentionLaunch, attention_forms
+from llmc.codegen.cuda.attention.cost import attention_work, rates_of, workspace_bytes
+from llmc.codegen.cuda.attention.forms import attention_forms
+from llmc.codegen.cuda.attention.params import AttentionParams
 from llmc.codegen.cuda.cost.launches import BlockWork, LaunchWork, launch_seconds, resident
 from llmc.codegen.cuda.kernel import KernelParams
 from llmc.codegen.cuda.linear.cost import cost
-from llmc.codegen.cuda.linear.variants import Variant, variants
+from llmc.codegen.cuda.linear.variants import LinearVariant, variants
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
-from llmc.codegen.cuda.rows.kernel import RowsParams, write_rows
-from llmc.codegen.cuda.sample.params import SampleParams
+from llmc.codegen.cuda.row_kernels import RowParams, counted, row_kernel
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.codegen.cuda.target.gpus import Gpu
 from llmc.codegen.roofline import Estimate, Machine, memory_bytes
@@ -28,9 +28,7 @@ from llmc.codegen.work import Slot, Step, Unit, Work, slots
 from llmc.ir.dims import evaluate
 from llmc.ir.graph import Graph, IRError, Node
 from llmc.ir.ops.attention import PagedAttention
-from llmc.ir.ops.kernel import PackedLinear, Rows, Sample
-from llmc.ir.types import TensorType
-from llmc.runtime.cuda.plan import Argument
+from llmc.ir.ops.kernel import PackedLinear
 
 
 def machine(gpu: Gpu) -> Machine:
@@ -59,9 +57,7 @@ class Launched:
                 return _linear(node, op, step, self.gpu)
             case PagedAttention() as op:
                 return self._attention(node, op, work, step)
-            case Rows() | Sample():
-                return self._by_row(node, work, step)
-        return None
+        return self._by_row(node, work, step)
 
     def _launch(self, work: LaunchWork, p: KernelParams) -> float:
         """Seconds with the launch itself; one whose blocks all return at once is a gap."""
@@ -69,32 +65,30 @@ class Launched:
         return _gap(self.gpu) + ramp + launch_seconds(work, resident(p, self.gpu), self.gpu)
 
     def _attention(self, node: Node, op: PagedAttention, work: Work, step: Step) -> Estimate | None:
-        matrix, launches = matrix_rate(work.matrix_unit, self.gpu), self._forms.get(node)
-        if matrix is None or launches is None:
+        matrix, kernels = matrix_rate(work.matrix_unit, self.gpu), self._forms.get(node)
+        if matrix is None or kernels is None:
             return None
-        rates, layer = rates_of(matrix, self.vector, self.gpu), launches[0].params.layer
+        rates, layer = rates_of(matrix, self.vector, self.gpu), kernels[0].layer
         seconds, notes = 0.0, []
-        for launch in launches:
-            p = launch.params
+        for p in kernels:
             each = attention_work(p, op.mask, step, self.gpu, rates, work.activations)
             seconds += self._launch(each, p)
             if each.blocks:
                 notes.append(f"{p.template.removeprefix('attention_')} {plural(each.blocks)}")
         if step.new == 1:
             notes.append(f"{workspace_bytes(layer, op.mask, step)} B between them")
-        return Estimate(seconds, len(launches), ", ".join(notes))
+        return Estimate(seconds, len(kernels), ", ".join(notes))
 
     def _by_row(self, node: Node, work: Work, step: Step) -> Estimate | None:
         """A block for each row. Of its bytes those cross the memory bus that the floor counts; L2 has the others."""
         p = self._row_kernels.get(node)
         if p is None:
             return None
-        counted = node.outputs[0].type if isinstance(node.op, Rows) else node.inputs[0].type
-        rows = evaluate(counted.shape[0], step.sizes) if isinstance(counted, TensorType) else step.tokens
+        rows = evaluate(counted(node).shape[0], step.sizes)
         from_memory = memory_bytes(work, self.gpu.l2_bytes)
         seconds = work.vector_flops / rows * self.gpu.sms / self.vector / ASSUMED.vector
         block = BlockWork(from_memory / rows, (work.num_bytes - from_memory) / rows, seconds)
-        asked = 16 * p.threads * (max(1, p.vector_loads) if isinstance(p, RowsParams) else LOOP_LOADS)
+        asked = 16 * p.threads * p.loads_in_flight
         each = LaunchWork(((rows, block),), min(asked, work.num_bytes / rows))
         return Estimate(self._launch(each, p), 1, plural(rows))
 
@@ -105,8 +99,8 @@ class Launched:
         return self.gpu.peaks.f32
 
     @cached_property
-    def _forms(self) -> dict[Node, tuple[AttentionLaunch, ...]]:
-        """The launches of each attention that has kernels. In a decode step all sequences are single tokens."""
+    def _forms(self) -> dict[Node, tuple[AttentionParams, ...]]:
+        """The kernels of each attention that has kernels. In a decode step all sequences are single tokens."""
         cached = slots(self.graph)
         found = {}
         for node in self.graph.nodes:
@@ -117,25 +111,19 @@ class Launched:
                     continue
         return found
 
-    def _forms_of(self, node: Node, op: PagedAttention, cached: Slot) -> tuple[AttentionLaunch, ...]:
+    def _forms_of(self, node: Node, op: PagedAttention, cached: Slot) -> tuple[AttentionParams, ...]:
         slot = CudaKvSlot(cached.kv_heads, cached.head_dim, cached.value_dim, cached.dtype, 0)
-        operands = {name: Argument("buffer", name) for name in OPERANDS}
-        forms = attention_forms(op, node.inputs[1].tensor, slot, 0, slot.num_bytes, self.gpu, operands)
+        forms = attention_forms(op, node.inputs[1].tensor, slot, self.gpu)
         return forms.decode if self.graph.name == "decode" else forms.mixed
 
     @cached_property
-    def _row_kernels(self) -> dict[Node, RowsParams | SampleParams]:
+    def _row_kernels(self) -> dict[Node, RowParams]:
         """Of each node that works row by row and has a kernel."""
-        found: dict[Node, RowsParams | SampleParams] = {}
+        found: dict[Node, RowParams] = {}
         for node in self.graph.nodes:
             try:
-                match node.op:
-                    case Rows() as op:
-                        pairs = zip(op.body.inputs, node.inputs, strict=True)
-                        found[node] = write_rows(op.body, [inner for inner, v in pairs if v in self.graph.inputs])
-                    case Sample() as op:
-                        found[node] = SampleParams(op.num_valid_tokens, node.inputs[0].tensor.static_row_width())
-            except (IRError, ValueError):  # an op or a type that no CUDA kernel has
+                found[node] = row_kernel(node, lambda value: value in self.graph.inputs)
+            except (IRError, ValueError):  # an op or a type that no such kernel takes
                 continue
         return found
 
@@ -160,7 +148,7 @@ def _linear(node: Node, op: PackedLinear, step: Step, gpu: Gpu) -> Estimate | No
 
 
 @cache
-def _variants(op: PackedLinear, n: int, k: int, gpu: Gpu) -> list[Variant]:
+def _variants(op: PackedLinear, n: int, k: int, gpu: Gpu) -> list[LinearVariant]:
     return variants(op, n, k, gpu)
 
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from llmc.codegen.cuda.arguments import Input, KernelArgument, Output, Scratch, counts
 from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.linear.epilogue import LinearEpilogue
 from llmc.codegen.cuda.plan.formats import ROW_ALIGNMENT
@@ -15,9 +16,12 @@ from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.ir.formats import SCHEMES
 from llmc.ir.ops.kernel import GATE_RUN
 from llmc.ir.types import DType
+from llmc.runtime.cuda.plan import Box
 
 STEP = 64  # columns of K in a stage of the ring
 SWIZZLE = 128  # bytes: of both tensor maps
+PARTIALS = Scratch("linear_partials")  # sums of slices on their way to the last block of a tile
+COUNTERS = Scratch("linear_counters", zeroed=True)  # how many of a tile's blocks have come
 _CPP = {s.operand.element: s.cuda for s in SCHEMES if s.cuda is not None}
 
 
@@ -33,33 +37,6 @@ class Slices(enum.Enum):
 
     PARALLEL = "parallel"  # a block each; the last one to finish adds the partial sums
     SEQUENTIAL = "sequential"  # one block, one after the other
-
-
-class ArgumentKind(enum.Enum):
-    X = "x"
-    WEIGHT = "weight"
-    COUNTS = "counts"
-    EXTRA = "extra"  # an extra input of the node
-    OUT = "out"
-    WORKSPACE = "workspace"  # `workspace_bytes`, contents free
-    COUNTERS = "counters"  # `num_counters` words, zero before the first launch, left zero
-
-
-@dataclass(frozen=True)
-class Argument:
-    """One argument of a launch: a pointer, or by value a tensor map of the matrix with boxes `box` (rows, columns) and
-    128-byte swizzle, its columns exactly K. `extra`: which of the node's extra inputs."""
-
-    name: str
-    kind: ArgumentKind
-    cpp_type: str
-    contract: str
-    box: tuple[int, int] | None = None
-    extra: int | None = None
-
-    @property
-    def parameter(self) -> str:
-        return f"{self.cpp_type} {self.name}"
 
 
 @dataclass(frozen=True)
@@ -189,30 +166,28 @@ class LinearParams(ABC):
         return self.out_tiles * self.token_tiles(rows) if self.is_split else 0
 
     @property
-    def arguments(self) -> tuple[Argument, ...]:
+    def arguments(self) -> tuple[KernelArgument, ...]:
         """In the kernel's order."""
+        s, out = self.shape, self.epilogue.out
+        x, x_box = self._operand(None, self.tile.tokens)
+        w, w_box = self._operand(s.weight_rows, self.tile.out)
         found = [
-            *self._operands(),
-            Argument("counts", ArgumentKind.COUNTS, "const Counts*", "counts Counts[1]"),
-            *(
-                Argument(m.name, ArgumentKind.EXTRA, m.cpp_type, f"{m.name} {m.type}", extra=i)
-                for i, m in enumerate(self.epilogue.extras)
-            ),
-            Argument("out", ArgumentKind.OUT, self.epilogue.out.cpp_type, f"out {self.epilogue.out.type}"),
+            KernelArgument("x", x, Input(0), f"{s.dtype.value}[T, {s.k}]", x_box),
+            KernelArgument("w", w, Input(1), f"{s.dtype.value}[{s.weight_rows}, {s.k}]", w_box),
+            counts("Counts[1]"),
+            *(KernelArgument(m.name, m.cpp_type, Input(2 + i), m.type) for i, m in enumerate(self.epilogue.extras)),
+            KernelArgument("out", out.cpp_type, Output(), out.type),
         ]
         if self.is_split:
             found += [
-                Argument("workspace", ArgumentKind.WORKSPACE, "float*", "workspace f32[tiles, slices, tile]"),
-                Argument("counters", ArgumentKind.COUNTERS, "u32*", "counters u32[tiles]"),
+                KernelArgument("workspace", "float*", PARTIALS, "f32[tiles, slices, tile]"),
+                KernelArgument("counters", "u32*", COUNTERS, "u32[tiles]"),
             ]
         return tuple(found)
 
     @abstractmethod
-    def _operands(self) -> tuple[Argument, Argument]: ...
-
-    def _operand_contracts(self) -> tuple[str, str]:
-        s = self.shape
-        return f"x {s.dtype.value}[T, {s.k}]", f"w {s.dtype.value}[{s.weight_rows}, {s.k}]"
+    def _operand(self, rows: int | None, tile_rows: int) -> tuple[str, Box | None]:
+        """The C++ type of an operand of `rows` rows (None: the step's), and its box where it is a tensor map."""
 
     # What the binder writes.
 
@@ -279,10 +254,8 @@ class LinearMmaParams(LinearParams):
         accumulators = self.num_quads * 4 * (2 if self.adds_slices else 1)
         return max(1, min(65536 // (self.threads * (accumulators + 72)), 4))
 
-    def _operands(self) -> tuple[Argument, Argument]:
-        x, w = self._operand_contracts()
-        pointer = f"const {_CPP[self.shape.dtype]}*"
-        return Argument("x", ArgumentKind.X, pointer, x), Argument("w", ArgumentKind.WEIGHT, pointer, w)
+    def _operand(self, rows: int | None, tile_rows: int) -> tuple[str, Box | None]:
+        return f"const {_CPP[self.shape.dtype]}*", None
 
     def rejects(self, target: CudaTarget) -> str | None:
         feature = f"mma_{self.shape.dtype.value}"
@@ -327,14 +300,10 @@ class LinearWgmmaParams(LinearParams):
     def blocks_per_sm(self) -> int:
         return 2 if self.tile.tokens <= 32 else 1
 
-    def _operands(self) -> tuple[Argument, Argument]:
-        x, w = self._operand_contracts()
-        out, tokens = self.tile.out, self.tile.tokens
-        kind = "const __grid_constant__ TensorMap"
-        return (
-            Argument("x", ArgumentKind.X, kind, f"map of {x}", (tokens, STEP)),
-            Argument("w", ArgumentKind.WEIGHT, kind, f"map of {w}", (out, STEP)),
-        )
+    def _operand(self, rows: int | None, tile_rows: int) -> tuple[str, Box | None]:
+        s = self.shape
+        box = Box(s.dtype.value, rows, s.k, s.row_bytes, tile_rows, STEP, SWIZZLE)
+        return "const __grid_constant__ TensorMap", box
 
     def rejects(self, target: CudaTarget) -> str | None:
         for feature in ("wgmma", "tma"):

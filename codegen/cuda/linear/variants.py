@@ -47,7 +47,7 @@ _WARPS = {
 
 
 @dataclass(frozen=True)
-class Variant:
+class LinearVariant:
     """The kernel for launches of at most `up_to` rows (None: any number), why it, and why not each of the others, best
     first."""
 
@@ -57,7 +57,9 @@ class Variant:
     rejected: Mapping[str, str]
 
 
-def variants(op: PackedLinear, n: int, k: int, target: Gpu, counted: CountedBy = CountedBy.TOKENS) -> list[Variant]:
+def variants(
+    op: PackedLinear, n: int, k: int, target: Gpu, counted: CountedBy = CountedBy.TOKENS
+) -> list[LinearVariant]:
     """For a linear with n output columns (a gated one computes 2 n sums), one variant for each bucket, smallest first;
     neighbouring buckets with the same kernel are one. IRError for schemes and epilogues that no CUDA kernel has."""
     if op.scheme.cuda is None:
@@ -68,7 +70,7 @@ def variants(op: PackedLinear, n: int, k: int, target: Gpu, counted: CountedBy =
         raise IRError(f"a linear with {n} columns has an epilogue of {epilogue.width}")
     slice_k = choose_slice(n, k, op.gated, target)
     shape = LinearShape(op.scheme.operand.element, n, k, slice_k, op.gated)
-    found: list[Variant] = []
+    found: list[LinearVariant] = []
     for up_to in BUCKETS:
         variant = _best(shape, epilogue, counted, up_to, target)
         if found and found[-1].params == variant.params:
@@ -101,7 +103,9 @@ def choose_slice(n: int, k: int, gated: bool, target: Gpu) -> int:
     return best[1]
 
 
-def _best(shape: LinearShape, epilogue: LinearEpilogue, counted: CountedBy, up_to: int | None, target: Gpu) -> Variant:
+def _best(
+    shape: LinearShape, epilogue: LinearEpilogue, counted: CountedBy, up_to: int | None, target: Gpu
+) -> LinearVariant:
     tokens = up_to or MANY_TOKENS
     ranked = sorted(
         ((cost(p, tokens, target), p) for p in _usable(shape, epilogue, counted, up_to, target)),
@@ -112,7 +116,7 @@ def _best(shape: LinearShape, epilogue: LinearEpilogue, counted: CountedBy, up_t
     for p in candidates(shape, epilogue, counted, up_to, target):
         if (reason := p.rejects(target)) is not None:
             rejected[tile_name(p)] = reason
-    return Variant(up_to, params, str(chosen), rejected)
+    return LinearVariant(up_to, params, str(chosen), rejected)
 
 
 def tile_name(p: LinearParams) -> str:

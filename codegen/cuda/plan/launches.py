@@ -2,55 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from llmc.codegen.buffers import PlacedValues, row_symbol
+import llmc.runtime.cuda.plan as plan
+from llmc.codegen.buffers import PlacedValues
+from llmc.codegen.cuda.arguments import (
+    Input,
+    KernelArgument,
+    Number,
+    Output,
+    Part,
+    Result,
+    Scratch,
+    Slot,
+    StepArray,
+    Whole,
+)
 from llmc.codegen.cuda.kernel import KernelParams, render, symbol_of
-from llmc.codegen.cuda.plan.edges import Access, Span
 from llmc.codegen.cuda.target.gpus import Gpu
+from llmc.codegen.hazards import Access
+from llmc.codegen.kv_groups import KvGroups, Place, slots_of
 from llmc.codegen.preference import Preference
 from llmc.ir.graph import IRError, Node, Value
-from llmc.ir.types import TensorType
 from llmc.runtime.cuda.plan import Argument, Box, Extent, Launch, Sizes, Variant
 
 UNBOUNDED = 1 << 30  # rows of the last variant of a launch
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)  # of a grid (CUDA Programming Guide, compute capabilities)
-COUNTS = Argument("input", "counts")
 
 
 @dataclass(frozen=True)
 class Call:
-    """One launch before its edges are known. `touches`: its memory."""
+    """One launch before its edges are known, and the memory it touches."""
 
-    op: str
-    loc: str
-    reads: tuple[str, ...]
-    weights: tuple[str, ...]
-    writes: tuple[str, ...]
-    rows: str
-    variants: tuple[Variant, ...]
+    launch: Launch
     touches: Access
-
-    def launch(self, after: tuple[int, ...]) -> Launch:
-        return Launch(self.op, self.loc, self.reads, self.weights, self.writes, after, self.rows, self.variants)
 
 
 def refuse_grid(call: Call, most: Sizes) -> None:
     """IRError for a launch that would have more blocks than CUDA takes, in a step of these sizes."""
-    for variant in call.variants:
+    launch = call.launch
+    for variant in launch.variants:
         grid = [extent.at(most) for extent in variant.grid]
         for axis, blocks, limit in zip("xyz", grid, MOST_BLOCKS, strict=False):
             if blocks > limit:
                 raise IRError(
-                    f"{call.op} at {call.loc}: {blocks} blocks along {axis} of its grid, CUDA takes {limit}: "
+                    f"{launch.op} at {launch.loc}: {blocks} blocks along {axis} of its grid, CUDA takes {limit}: "
                     f"too long a context or window (--max-seq-len is {most.length}), "
                     f"or too large a step ({most.tokens} tokens)"
                 )
 
 
 @dataclass
-class Kernels:
+class ChosenKernels:
     """Kernels by symbol, with their sources; equal ones of different layers and entries are one. `preferences`: where
     there was a choice."""
 
@@ -73,75 +77,84 @@ class Kernels:
             self.params[symbol] = params
         return symbol
 
+    def scratch(self, symbols: Iterable[str]) -> tuple[plan.Scratch, ...]:
+        """All that these kernels take, as a plan has it."""
+        operands = (argument.operand for symbol in symbols for argument in self.params[symbol].arguments)
+        found = dict.fromkeys(operand for operand in operands if isinstance(operand, Scratch))
+        return tuple(plan.Scratch(memory.name, memory.zeroed) for memory in found)
+
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a node's values are, and what it is compiled for. `most`: the largest value of T and of R."""
+    """Where values and caches are, and what is compiled for. `most`: the largest value of T and of R."""
 
     target: Gpu
     values: PlacedValues
-    weights: Mapping[Value, str]
+    kv: KvGroups
     most: Mapping[str, int]
-    kernels: Kernels
+    kernels: ChosenKernels
 
-    def symbol(self, value: Value) -> str:
-        """What counts the rows of a value: T, or R where they are the sampled ones."""
-        return row_symbol(value.tensor)
+    def argument(self, node: Node, argument: KernelArgument, numbers: Mapping[str, float]) -> Argument:
+        """What the plan passes for one of a kernel's arguments. `numbers`: those that the node's op decides."""
+        match argument.operand:
+            case Input(index):
+                return self._address(node.inputs[index], argument.box)
+            case Output(index):
+                return self._address(node.outputs[index], argument.box)
+            case StepArray(name):
+                return Argument("input", name)
+            case Result(name):
+                return Argument("output", name)
+            case Scratch(name):
+                return Argument("scratch", name)
+            case Slot(part, index):
+                return self._of_slot(part, self.kv.places[slots_of(node.op)[index]])
+            case Whole(extent):
+                return Argument("extent", extent=extent)
+            case Number(name):
+                return Argument("f32", value=numbers[name])
 
-    def argument(self, value: Value, box: Box | None = None) -> Argument:
-        """The address of a value, or a tensor map over it."""
-        if value in self.weights:
-            return Argument("weight", self.weights[value], box=box)
-        name = self.values.names[value]
-        return Argument("buffer" if name in self.values.memory.placements else "input", name, box=box)
+    def _address(self, value: Value, box: Box | None) -> Argument:
+        if value in self.values.weights:
+            return Argument("weight", self.values.weights[value], box=box)
+        return Argument("input" if self.is_step_array(value) else "buffer", self.values.names[value], box=box)
+
+    def _of_slot(self, part: Part, place: Place) -> Argument:
+        match part:
+            case Part.POOL:
+                return Argument("kv", str(place.group))
+            case Part.BLOCK_BYTES:
+                return Argument("i64", value=self.kv.groups[place.group].block_bytes)
+            case Part.OFFSET:
+                return Argument("i64", value=place.offset)
+            case Part.TABLES:
+                return Argument("input", f"tables.{place.group}")
 
     def is_step_array(self, value: Value) -> bool:
         """Is it an array of the step, whose rows stand without gaps?"""
-        return value not in self.weights and self.values.names[value] not in self.values.memory.placements
-
-    def spans(self, values: Sequence[Value]) -> tuple[Span, ...]:
-        """The bytes of values in the arena: per row of their region, as all rows of one region are as many."""
-        names = [self.values.names.get(v, "") for v in values if isinstance(v.type, TensorType)]
-        placed = [self.values.memory.placements[n] for n in names if n in self.values.memory.placements]
-        return tuple(Span(p.life.rows.value, p.offset, p.end) for p in placed)
+        return value not in self.values.weights and self.values.names[value] not in self.values.memory.placements
 
     def call(self, node: Node, rows: str, variants: Sequence[Variant], touches: Access, op: str | None = None) -> Call:
-        """A launch that works on all of a node's values; `op` where the node has several launches."""
-        return Call(
-            op or node.op.mnemonic(),
-            node.loc,
-            tuple(self.values.names[v] for v in node.inputs if v in self.values.names),
-            tuple(self.weights[v] for v in node.inputs if v in self.weights),
-            tuple(self.values.names[v] for v in node.outputs),
-            rows,
-            tuple(variants),
-            touches,
-        )
+        """A launch of a node; `op` where the node has several. `rows`: the symbol that its variants' `up_to` bounds."""
+        return Call(Launch(**vars(self.values.planned(node, op)), rows=rows, variants=tuple(variants)), touches)
 
     def variant(
         self,
+        node: Node,
         params: KernelParams,
         grid: Sequence[Extent],
-        arguments: Sequence[Argument],
+        *,
         up_to: int | None = None,
-        scratch: Mapping[str, Extent] | None = None,
+        scratch: Mapping[Scratch, Extent] | None = None,
+        numbers: Mapping[str, float] | None = None,
     ) -> Variant:
-        symbol = self.kernels.add(params)
+        """A kernel for a node, in buckets of up to `up_to` rows (None: of any)."""
         return Variant(
             UNBOUNDED if up_to is None else up_to,
-            symbol,
+            self.kernels.add(params),
             tuple(grid),
             params.threads,
             params.smem_bytes,
-            tuple(arguments),
-            scratch or {},
+            tuple(self.argument(node, argument, numbers or {}) for argument in params.arguments),
+            {memory.name: extent for memory, extent in (scratch or {}).items()},
         )
-
-
-def scratch_span(name: str) -> Span:
-    return Span(f"scratch {name}")
-
-
-def slot_span(slot: int) -> Span:
-    """Keys and values of one attention layer, in all blocks."""
-    return Span("kv", slot, slot + 1)

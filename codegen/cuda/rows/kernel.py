@@ -8,14 +8,14 @@ length anyway. More rows to a block would make the order of sums, or what a bloc
 
 from __future__ import annotations
 
-import enum
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
 from llmc.codegen.buffers import row_symbol
+from llmc.codegen.cuda.arguments import Input, KernelArgument, Output, Part, Scratch, Slot, counts
 from llmc.codegen.cuda.expression import expression
 from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.plan.formats import row_bytes
@@ -25,7 +25,7 @@ from llmc.codegen.cuda.rows.expand import expand
 from llmc.codegen.cuda.rows.loops import LoopPlan, Sink, plan_loops
 from llmc.codegen.cuda.rows.terms import Load, Memory, Number, Space, Term, Terms, visit
 from llmc.codegen.cuda.target.capabilities import CudaTarget
-from llmc.codegen.memory import Life, RowKind, plan_memory
+from llmc.codegen.memory import Life, RowKind, place_buffers
 from llmc.codegen.packing import Packing
 from llmc.codegen.strided import Strided, dense
 from llmc.ir.formats import Packed, WeightLayout
@@ -39,37 +39,6 @@ from llmc.ir.types import CacheType, DType, TensorType
 _COUNTERS = {"T": "tokens", "R": "rows"}
 
 
-class ArgumentKind(enum.Enum):
-    """What a driver passes. `index` of the argument: of the body's inputs or outputs, or of its cache writes."""
-
-    INPUT = "input"  # the first row of the input, or the weight
-    OUTPUT = "output"  # the first row of the output
-    KV_POOL = "kv_pool"  # unsigned char*, the first block of the pool that the written slot lies in
-    KV_BLOCK_BYTES = "kv_block_bytes"  # long long, from block to block of that pool
-    KV_OFFSET = "kv_offset"  # long long, of the written slot inside a block
-    BLOCK_TABLES = "block_tables"  # const int*, [seqs, counts->table_stride] blocks of that pool
-    COUNTS = "counts"  # const Counts*
-
-
-@dataclass(frozen=True)
-class Argument:
-    """One parameter of the kernel. `type`: of the tensor, as text, for readers."""
-
-    name: str
-    cpp_type: str
-    kind: ArgumentKind
-    index: int = 0
-    type: str = ""
-
-    @property
-    def declared(self) -> str:
-        return f"{self.cpp_type} {self.name}"
-
-    @property
-    def described(self) -> str:
-        return f"{self.name} {self.type}".strip()
-
-
 @dataclass(frozen=True)
 class RowsParams:
     """A generated kernel. Equal bodies of different layers, which read other weights, are equal.
@@ -80,7 +49,7 @@ class RowsParams:
 
     name: str
     counter: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[KernelArgument, ...]
     text: tuple[str, ...]
     threads: int
     smem_bytes: int
@@ -103,6 +72,14 @@ class RowsParams:
     def grid(self, num_rows: int) -> tuple[int]:
         """Blocks for at most so many rows."""
         return (num_rows,)
+
+    @property
+    def loads_in_flight(self) -> int:
+        return max(1, self.vector_loads)
+
+    @property
+    def scratch(self) -> Mapping[Scratch, int]:
+        return {}
 
     def rejects(self, target: CudaTarget) -> str | None:
         return rejects_smem(self, target)
@@ -130,7 +107,7 @@ class _Writer:
         self.body = expand(body)
         self.users = self.body.users()
         self.memory: dict[Value, Memory] = {}
-        self.arguments: list[Argument] = []
+        self.arguments: list[KernelArgument] = []
         self.lines: list[str] = []
 
     def write(self) -> RowsParams:
@@ -145,7 +122,7 @@ class _Writer:
         self.gathers()
         outputs = self.outputs()
         sinks = [*outputs, *self.cache_writes()]
-        self.arguments.append(Argument("counts", "const Counts*", ArgumentKind.COUNTS))
+        self.arguments.append(counts())
         plan = plan_loops(self.body, self.memory, sinks)
         threads = max((loop.domain.lanes for loop in plan.loops), default=32)
         smem_bytes = self.shared(plan)
@@ -190,7 +167,7 @@ class _Writer:
             if type_.dtype not in _STORED_INPUTS or (type_.layout is not None and not self.is_table(value)):
                 raise IRError(f"rows kernel: no code reads %{value.name} of {type_}")
             cpp = stored_type(type_.dtype)
-            self.arguments.append(Argument(name, f"const {cpp}*", ArgumentKind.INPUT, index, str(type_)))
+            self.arguments.append(KernelArgument(name, f"const {cpp}*", Input(index), str(type_)))
             if not type_.is_rowed:
                 self.memory[value] = Memory(name, type_.dtype, Space.GLOBAL, prod(type_.row_shape()))
                 continue
@@ -260,7 +237,7 @@ class _Writer:
             if type_.dtype not in _STORED_INPUTS or type_.layout is not None or not type_.is_rowed:
                 raise IRError(f"rows kernel: no code writes %{value.name} of {type_}")
             cpp = stored_type(type_.dtype)
-            self.arguments.append(Argument(f"out_{index}", f"{cpp}*", ArgumentKind.OUTPUT, index, str(type_)))
+            self.arguments.append(KernelArgument(f"out_{index}", f"{cpp}*", Output(index), str(type_)))
             self.lines.append(f"{cpp}* out_{index}_row = row_of(out_{index}, row, {row_bytes(type_)});")
             shape = type_.row_shape()
             memory = Memory(f"out_{index}_row", type_.dtype, Space.GLOBAL, prod(shape))
@@ -284,10 +261,10 @@ class _Writer:
         except ValueError as error:
             raise IRError(f"kv_write at {node.loc or 'no module'}: {error}") from None
         self.arguments += [
-            Argument(f"pool_{number}", "unsigned char*", ArgumentKind.KV_POOL, number),
-            Argument(f"block_bytes_{number}", "long long", ArgumentKind.KV_BLOCK_BYTES, number),
-            Argument(f"offset_{number}", "long long", ArgumentKind.KV_OFFSET, number),
-            Argument(f"tables_{number}", "const int*", ArgumentKind.BLOCK_TABLES, number, "i32[S, table_stride]"),
+            KernelArgument(f"pool_{number}", "unsigned char*", Slot(Part.POOL, number)),
+            KernelArgument(f"block_bytes_{number}", "long long", Slot(Part.BLOCK_BYTES, number)),
+            KernelArgument(f"offset_{number}", "long long", Slot(Part.OFFSET, number)),
+            KernelArgument(f"tables_{number}", "const int*", Slot(Part.TABLES, number), "i32[S, table_stride]"),
         ]
         place, position = f"place_{number}", f"position_{number}"
         self.lines += [
@@ -323,7 +300,7 @@ class _Writer:
         lives = [
             Life(m.name, RowKind.TOKEN, m.size * _SHARED_BYTES[m.dtype], *levels) for m, levels in plan.shared.items()
         ]
-        placed = plan_memory(lives)
+        placed = place_buffers(lives)
         self.lines.append("LLMC_SMEM(smem);")
         for memory in plan.shared:
             offset, cpp = placed.placements[memory.name].offset, stored_type(memory.dtype)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
+from llmc.codegen.cuda.arguments import Input, KernelArgument, Result, Scratch, StepArray, counts
+from llmc.codegen.cuda.kernel import LOOP_LOADS, Budget, check, rejects_smem
 from llmc.codegen.cuda.target.capabilities import CudaTarget
 from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 
 MAX_VOCAB = 1 << 18
+EDITED = Scratch("edited_logits")  # rows with penalties and biases, R of row_floats f32
 _BINS_BYTES = 2 * 256 * 4
 
 
@@ -23,21 +26,6 @@ class SampleParams:
     threads: int = 512
     listed: int = 4096
     template: ClassVar[str] = "sample"
-
-    # The launch's arguments in order: kind in a plan, and what they are (runtime/cuda/plan.py).
-    ARGUMENTS: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("input", "sampling"),
-        ("buffer", "logits"),
-        ("input", "counts"),
-        ("input", "history"),
-        ("input", "bias_ids"),
-        ("input", "bias"),
-        ("scratch", "edited_logits"),  # R rows of row_floats f32, not zeroed
-        ("output", "tokens"),
-        ("output", "logprob"),
-        ("output", "top_ids"),
-        ("output", "top_logprobs"),
-    )
 
     def __post_init__(self) -> None:
         check(
@@ -57,6 +45,23 @@ class SampleParams:
         return -(-self.vocab // 4) * 4
 
     @property
+    def arguments(self) -> tuple[KernelArgument, ...]:
+        rows, top = f"f32[R,{self.row_floats}]", f"[R,{MAX_LOGPROBS}]"
+        return (
+            KernelArgument("sampling", "const SampleRow*", StepArray("sampling"), "SampleRow[R]"),
+            KernelArgument("logits", "const float*", Input(0), rows),
+            counts("Counts[1]"),
+            KernelArgument("history", "const int*", StepArray("history"), "i32[any]"),
+            KernelArgument("bias_ids", "const int*", StepArray("bias_ids"), "i32[any]"),
+            KernelArgument("bias", "const float*", StepArray("bias"), "f32[any]"),
+            KernelArgument("edited", "float*", EDITED, f"{rows} scratch"),
+            KernelArgument("tokens", "int*", Result("tokens"), "i32[R]"),
+            KernelArgument("logprob", "float*", Result("logprob"), "f32[R]"),
+            KernelArgument("top_ids", "int*", Result("top_ids"), f"i32{top}"),
+            KernelArgument("top_logprobs", "float*", Result("top_logprobs"), f"f32{top}"),
+        )
+
+    @property
     def label(self) -> str:
         return f"v{self.valid}_t{self.threads}"
 
@@ -71,6 +76,14 @@ class SampleParams:
     @property
     def blocks_per_sm(self) -> int:
         return max(1, 512 // self.threads)
+
+    @property
+    def loads_in_flight(self) -> int:
+        return LOOP_LOADS
+
+    @property
+    def scratch(self) -> Mapping[Scratch, int]:
+        return {EDITED: 4 * self.row_floats}
 
     def rejects(self, target: CudaTarget) -> str | None:
         return rejects_smem(self, target)

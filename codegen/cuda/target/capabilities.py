@@ -1,7 +1,12 @@
-"""What a CUDA target offers: data the kernels ask (`has("wgmma")`), never a name they compare."""
+"""What a CUDA target offers: data the kernels ask (`has("wgmma")`), never a name they compare.
+
+An architecture is a line of TARGETS, and a GPU of it an entry of gpus.py: what can be compiled for, what the emulator
+is told to be, and which targets a card runs, follow from these two.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 KIB = 1 << 10
@@ -22,6 +27,13 @@ class CudaTarget:
 
     def has(self, feature: str) -> bool:
         return feature in self.features
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability, major and minor."""
+        found = re.fullmatch(r"sm_(\d+)(\d)[af]?", self.arch)
+        assert found is not None, f"{self.arch} is no architecture"
+        return int(found[1]), int(found[2])
 
 
 _AMPERE = frozenset({"cp_async", "mma_bf16", "mma_f16", "mma_s8"})

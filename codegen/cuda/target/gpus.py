@@ -42,6 +42,14 @@ class Gpu(CudaTarget):
     peaks: Peaks
     mma_sync: float | None
 
+    @property
+    def device(self) -> str:
+        """What a driver says of it, in the words of the emulator (`python -m llmc.emulator --device`)."""
+        major, minor = self.capability
+        same = ("sms", "memory_bytes", "l2_bytes", "smem_optin", "smem_sm", "regs_sm", "threads_sm")
+        fields = {"name": f"NVIDIA {self.product}", "major": major, "minor": minor}
+        return ";".join(f"{k}={v}" for k, v in (fields | {name: getattr(self, name) for name in same}).items())
+
 
 def _gpu(
     name: str,
@@ -151,3 +159,8 @@ GPUS = {
         ),
     )
 }
+
+
+def gpu_for(arch: str) -> Gpu | None:
+    """The first of an architecture."""
+    return next((gpu for gpu in GPUS.values() if gpu.arch == arch), None)

@@ -20,7 +20,6 @@ from pathlib import Path
 NVRTC_VERSION = (13, 0)
 MIN_DRIVER = "580.65"  # first driver of CUDA 13.0 (CUDA Toolkit release notes, table 3)
 TEMPLATES = Path(__file__).resolve().parents[3] / "templates" / "cuda"
-ARCHS = ("sm_80", "sm_89", "sm_90a", "sm_100a")
 
 _log = logging.getLogger(__name__)
 

@@ -179,7 +179,7 @@ def a_fork_is_told_that_the_engine_is_not_its_own() -> None:
 def only_the_gpu_it_was_built_for() -> None:
     """The device is an A100."""
     text = refusal(MachineMismatch, lambda: Engine.load(FOLDER / "toy"))
-    here = "the GPU here is an NVIDIA A100 (llmc emulator) (compute capability 8.0)"
+    here = "the GPU here is an NVIDIA A100 80GB SXM (llmc emulator) (compute capability 8.0)"
     assert f"built for h100 (sm_90a), {here}" in text and "--emulate" in text, text
 
 

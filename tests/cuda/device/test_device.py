@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator import pairs
 from llmc.emulator.build import build_twin
-from llmc.emulator.devices import A100, H100, Device
+from llmc.emulator.devices import H100, Device, parse_device
 from llmc.runtime.artifact.features import Machine
 from llmc.runtime.cuda.plan import Plan
 from tests.cuda import subprocesses
@@ -131,4 +132,4 @@ def test_too_little_memory(folder: Path) -> None:
 
 
 def test_another_gpu(folder: Path) -> None:
-    check(folder, FAULTS_PROGRAM, ["only_the_gpu_it_was_built_for"], devices=[A100])
+    check(folder, FAULTS_PROGRAM, ["only_the_gpu_it_was_built_for"], devices=[parse_device(GPUS["a100"].device)])

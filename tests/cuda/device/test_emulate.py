@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.compiler.commands.cli import main
 from llmc.emulator.__main__ import main as emulator_main
 from llmc.emulator.build import BuildError, Driver, build_driver
 from llmc.emulator.cache import cache_dir, found
-from llmc.emulator.devices import BY_NAME, for_arch
+from llmc.emulator.devices import parse_device
 from llmc.emulator.engine_twins import find_pairs, install_twins
 from tests.cuda.device import toy_engine
 
@@ -57,7 +58,7 @@ def test_verify_is_run_again_with_the_same_arguments(engine: Path, monkeypatch: 
     monkeypatch.setattr("os.execv", execv)
     CliRunner().invoke(main, ["verify", str(engine), "some/model", "--json", "--emulate-gpu", "h200"])
     ((_, *emulator),) = started
-    assert emulator[:7] == ["-m", "llmc.emulator", "--gpu", "h200", "--arch", "sm_90a", str(engine)]
+    assert emulator[:7] == ["-m", "llmc.emulator", "--device", GPUS["h200"].device, "--arch", "sm_90a", str(engine)]
     command = emulator[8:]
     assert emulator[7] == "--" and command[0] == sys.executable
     assert command[3:] == ["verify", "--json", "--device=cuda", "--", str(engine), "some/model"]
@@ -75,10 +76,9 @@ def test_every_option_is_given_again(engine: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_kernels_are_those_that_the_gpu_runs(engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an engine for several: an RTX 4090 runs what was built for the A100."""
-    assert BY_NAME["rtx4090"].runs("sm_80") and BY_NAME["rtx4090"].runs("sm_89")
-    assert (
-        not BY_NAME["rtx4090"].runs("sm_90a") and not BY_NAME["b200"].runs("sm_90a") and not BY_NAME["a100"].runs("x")
-    )
+    ada, blackwell = (parse_device(GPUS[name].device) for name in ("rtx4090", "b200"))
+    assert ada.runs("sm_80") and ada.runs("sm_89") and not ada.runs("sm_90a")
+    assert not blackwell.runs("sm_90a") and not blackwell.runs("x")
     archs = ("sm_90a", "sm_80")
     asked: list[list[str]] = []
 
@@ -89,7 +89,7 @@ def test_the_kernels_are_those_that_the_gpu_runs(engine: Path, tmp_path: Path, m
     monkeypatch.setattr("llmc.emulator.__main__.install_twins", install)
     monkeypatch.setattr("llmc.emulator.__main__.build_driver", lambda **_: Driver(tmp_path, tmp_path))
     for name in ("rtx4090", "h100", "a100", "b200"):
-        arguments = ["--gpu", name, *(word for arch in archs for word in ("--arch", arch)), str(engine)]
+        arguments = ["--device", GPUS[name].device, *(word for arch in archs for word in ("--arch", arch)), str(engine)]
         assert emulator_main([*arguments, "--", "no-such-command"]) == 2
     assert asked == [["sm_80"], ["sm_90a"], ["sm_80"], ["sm_90a"]]  # the last: for the runtime to refuse
 
@@ -190,10 +190,12 @@ def test_a_damaged_cache_is_mended(engine: Path, tmp_path: Path, monkeypatch: py
     assert found(cut.resolve()) and found(gone.resolve()) and not misled.samefile(cut)
 
 
-def test_every_target_has_a_device() -> None:
-    for arch, name in (("sm_80", "a100"), ("sm_89", "l40s"), ("sm_90a", "h100"), ("sm_100a", "b200")):
-        assert for_arch(arch) is BY_NAME[name]
-    assert for_arch("sm_75") is None
+@pytest.mark.parametrize("text", ["", "h100", "name=x;major=9", GPUS["h100"].device + ";cores=7"])
+def test_a_device_that_says_too_little_is_refused(engine: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert emulator_main(["--device", text, "--arch", "sm_90a", str(engine), "--", "true"]) == 2
+    said = capsys.readouterr().err
+    assert "cores unknown" in said if "cores" in text else "memory_bytes, l2_bytes" in said
+    assert "expected name=...;major=..." in said and said.count("\n") == 1
 
 
 def test_the_command_runs_with_the_driver(engine: Path) -> None:

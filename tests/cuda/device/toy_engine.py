@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from llmc.codegen.cuda import arguments as operands
+from llmc.codegen.cuda.arguments import Operand, Result, StepArray
 from llmc.codegen.cuda.kernel import render
 from llmc.codegen.cuda.sample.params import SampleParams
 from llmc.codegen.cuda.target.nvrtc import compile_cubin, headers
@@ -227,6 +229,17 @@ def _buffer(name: str) -> Argument:
     return _pointer("buffer", name)
 
 
+def _sampling(operand: Operand) -> Argument:
+    match operand:
+        case StepArray(name):
+            return _pointer("input", name)
+        case operands.Scratch(name):
+            return _pointer("scratch", name)
+        case Result(name):
+            return _pointer("output", name)
+    return _buffer("logits")
+
+
 def plan(entry: str) -> Plan:
     """Both entries launch the same kernels."""
     buffers, arena = _buffers(entry)
@@ -254,7 +267,7 @@ def plan(entry: str) -> Plan:
     head = add("head", (mix,), "R", _head("head_one", 2, 1), _head("head_four", 1 << 30, 4))
     row = _pointer("weight", "bias", Box("f32", 1, VOCAB, VOCAB * 4, 1, VOCAB, 0))
     bias = add("bias", (head,), "R", _variant("add_bias", "R", row, _buffer("logits"), block=64, shared=1024))
-    chosen = tuple(_pointer(kind, name) for kind, name in SAMPLE.ARGUMENTS)
+    chosen = tuple(_sampling(argument.operand) for argument in SAMPLE.arguments)
     edited = {"edited_logits": _extent(4 * SAMPLE.row_floats, ("R", 1))}
     grid = (_extent(1, ("R", 1)),)
     add("sample", (bias,), "R", Variant(1 << 30, "sample", grid, SAMPLE.threads, SAMPLE.smem_bytes, chosen, edited))

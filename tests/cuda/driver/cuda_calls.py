@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
-from llmc.runtime.cuda.graph.tensor_maps import TensorMap, encode_tensor_map
-from llmc.runtime.cuda.plan import Box
-
 
 class CallFailed(RuntimeError):
     def __init__(self, result: Any) -> None:
@@ -62,11 +59,6 @@ def download(pointer: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     out = np.empty(shape, dtype)
     ok(cu.cuMemcpyDtoH(out.ctypes.data, pointer, out.nbytes))
     return out
-
-
-def matrix_map(pointer: int, rows: int, columns: int, row_bytes: int, box: tuple[int, int]) -> TensorMap:
-    """A tensor map over bf16[rows, columns], rows row_bytes apart, in boxes (rows, columns) with 128-byte swizzle."""
-    return encode_tensor_map(pointer, Box("bf16", rows, columns, row_bytes, *box, 128), rows)
 
 
 class Ptr(int):

@@ -14,21 +14,33 @@ import numpy as np
 from cuda.bindings import driver as cu
 from ml_dtypes import bfloat16
 
-from llmc.codegen.cuda.attention.forms import attention_forms
+from llmc.codegen.cuda.arguments import (
+    COUNTS,
+    Input,
+    KernelArgument,
+    Number,
+    Operand,
+    Output,
+    Part,
+    Slot,
+    StepArray,
+    Whole,
+)
+from llmc.codegen.cuda.attention.forms import attention_forms, numbers_of
+from llmc.codegen.cuda.attention.layer import SPLITS_SCRATCH
 from llmc.codegen.cuda.kernel import KernelParams, symbol_of
-from llmc.codegen.cuda.linear.params import ArgumentKind, LinearParams
+from llmc.codegen.cuda.linear.params import COUNTERS, PARTIALS, LinearParams
 from llmc.codegen.cuda.linear.variants import variants
 from llmc.codegen.cuda.plan.kv import KV_BLOCK, CudaKvSlot
-from llmc.codegen.cuda.rows.kernel import Argument as RowsParameter
-from llmc.codegen.cuda.rows.kernel import ArgumentKind as RowsArgument
 from llmc.codegen.cuda.target.capabilities import TARGETS
 from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.ir.dims import sym
 from llmc.ir.ops.attention import PagedAttention
 from llmc.ir.ops.kernel import GATE_RUN
 from llmc.ir.types import DType, tensor
-from llmc.runtime.cuda.plan import Argument, Sizes
-from tests.cuda.driver.cuda_calls import Long, Ptr, add_node, alloc, context, download, load, matrix_map, ok, upload
+from llmc.runtime.cuda.graph.tensor_maps import encode_tensor_map
+from llmc.runtime.cuda.plan import Sizes
+from tests.cuda.driver.cuda_calls import Long, Ptr, add_node, alloc, context, download, load, ok, upload
 from tests.cuda.kernels.linear_cases import CASES
 from tests.cuda.kernels.rows_examples import kernel, queries_keys_values, rms_norm_bf16
 
@@ -50,17 +62,15 @@ GATE_UP, DOWN = _decode("swiglu", INTER, HIDDEN), _decode("bf16_residual", HIDDE
 HEAD = _decode("plain", VOCAB, HIDDEN)
 LINEARS = (QKV_LINEAR, O_LINEAR, GATE_UP, DOWN, HEAD)
 SLOT = CudaKvSlot(KV_HEADS, D, D, DType.BF16, 0)
+ATTENTION_OP = PagedAttention(0, SCALE, KV_HEADS, D, result=DType.BF16, joined=True)
 ATTENTION = attention_forms(
-    PagedAttention(0, SCALE, KV_HEADS, D, result=DType.BF16, joined=True),
+    ATTENTION_OP,
     tensor(DType.BF16, sym("T"), HEADS, D),
     SLOT,
-    0,
-    SLOT.num_bytes,  # each layer has a pool of its own
     TARGETS["sm_90a"],
-    {"q": Argument("buffer", "q"), "out": Argument("buffer", "out")},
 ).decode
 SIZES = Sizes(tokens=1, rows=1, seqs=1, length=CONTEXT + 1)
-KERNELS: list[KernelParams] = [NORM, ROPE, *LINEARS, *(launch.params for launch in ATTENTION)]
+KERNELS: list[KernelParams] = [NORM, ROPE, *LINEARS, *ATTENTION]
 
 
 def bf(x: np.ndarray) -> np.ndarray:
@@ -138,7 +148,7 @@ def main() -> None:
     position, seq = Ptr(upload(np.array([CONTEXT], np.int32))), Ptr(upload(np.zeros(1, np.int32)))
     x, a, q, att, act = (Ptr(alloc(2 * n)) for n in (HIDDEN, HIDDEN, HEADS * D, HEADS * D, INTER))
     qkv, logits = (Ptr(alloc(4 * n)) for n in (QKV, VOCAB))
-    scratch = Ptr(alloc(max(launch.scratch.at(SIZES) for launch in ATTENTION if launch.scratch)))
+    scratch = Ptr(alloc(ATTENTION[0].layer.scratch.at(SIZES)))
     graph, nodes = ok(cu.cuGraphCreate(0)), 0
     last: list[object] = []
 
@@ -152,69 +162,54 @@ def main() -> None:
 
     def linear(p: LinearParams, inp: Ptr, w: np.ndarray, out: Ptr) -> None:
         """The residual is the result's own buffer."""
-        weight = Ptr(upload(w))
         given = {
-            ArgumentKind.X: inp,
-            ArgumentKind.WEIGHT: weight,
-            ArgumentKind.COUNTS: counts,
-            ArgumentKind.EXTRA: out,
-            ArgumentKind.OUT: out,
-            ArgumentKind.WORKSPACE: workspace,
-            ArgumentKind.COUNTERS: counters,
+            Input(0): inp,
+            Input(1): Ptr(upload(w)),
+            COUNTS: counts,
+            Input(2): out,
+            Output(): out,
+            PARTIALS: workspace,
+            COUNTERS: counters,
         }
-        rows = {ArgumentKind.X: 1, ArgumentKind.WEIGHT: p.shape.weight_rows}
-        args = [
-            given[a.kind] if a.box is None else matrix_map(given[a.kind], rows[a.kind], p.shape.k, p.row_bytes, a.box)
-            for a in p.arguments
-        ]
-        add(f[p], p.grid(1), p.threads, p.smem_bytes, *args)
 
-    inputs = {"counts": counts, "tables.0": tables, "positions": position, "seq_starts": starts}
+        def value(argument: KernelArgument) -> object:
+            pointer, box = given[argument.operand], argument.box
+            return pointer if box is None else encode_tensor_map(pointer, box, box.rows or 1)
+
+        add(f[p], p.grid(1), p.threads, p.smem_bytes, *map(value, p.arguments))
+
+    def of_slot(pool: Ptr) -> dict[Operand, object]:
+        """Each layer has a pool of its own."""
+        return {
+            Slot(Part.POOL): pool,
+            Slot(Part.BLOCK_BYTES): Long(SLOT.num_bytes),
+            Slot(Part.OFFSET): Long(SLOT.offset),
+            Slot(Part.TABLES): tables,
+        }
 
     def attention(pool: Ptr) -> None:
-        """By what codegen says of its launches, as the runtime would."""
-        named = {**inputs, "q": q, "out": att, "attention": scratch}
-
-        def value(a: Argument) -> object:
-            match a.kind:
-                case "kv":
-                    return pool
-                case "i64":
-                    return Long(a.value or 0)
-                case "f32":
-                    return float(a.value or 0)
-                case "extent":
-                    assert a.extent is not None
-                    return a.extent.at(SIZES)
-            return named[a.name or ""]
-
-        for launch in ATTENTION:
-            grid = tuple(extent.at(SIZES) for extent in launch.grid)
-            p = launch.params
-            add(f[p], grid, p.threads, p.smem_bytes, *(value(a) for a in launch.arguments))
+        given: dict[Operand, object] = {
+            **of_slot(pool),
+            **{Number(name): number for name, number in numbers_of(ATTENTION_OP).items()},
+            COUNTS: counts,
+            StepArray("positions"): position,
+            StepArray("seq_starts"): starts,
+            Input(1): q,
+            Output(): att,
+            SPLITS_SCRATCH: scratch,
+            Whole(ATTENTION[0].layer.seen_splits): ATTENTION[0].layer.seen_splits.at(SIZES),
+        }
+        for p in ATTENTION:
+            grid = tuple(extent.at(SIZES) for extent in p.grid)
+            add(f[p], grid, p.threads, p.smem_bytes, *(given[argument.operand] for argument in p.arguments))
 
     def write_keys_values(pool: Ptr) -> None:
         """q = the turned queries; turned keys, and values, go to their place in the pool."""
         named = {"qkv": qkv, "cos": cos, "sin": sin, "positions": position, "seqs": seq}
-
-        def value(argument: RowsParameter) -> object:
-            match argument.kind:
-                case RowsArgument.INPUT:
-                    return named[ROPE_BODY.inputs[argument.index].name]
-                case RowsArgument.OUTPUT:
-                    return q
-                case RowsArgument.KV_POOL:
-                    return pool
-                case RowsArgument.KV_BLOCK_BYTES:
-                    return Long(SLOT.num_bytes)
-                case RowsArgument.KV_OFFSET:
-                    return Long(SLOT.offset)
-                case RowsArgument.BLOCK_TABLES:
-                    return tables
-                case RowsArgument.COUNTS:
-                    return counts
-
-        add(f[ROPE], ROPE.grid(1), ROPE.threads, ROPE.smem_bytes, *map(value, ROPE.arguments))
+        inputs: dict[Operand, object] = {Input(i): named.get(value.name) for i, value in enumerate(ROPE_BODY.inputs)}
+        given: dict[Operand, object] = {**of_slot(pool), **inputs, Output(): q, COUNTS: counts}
+        arguments = [given[argument.operand] for argument in ROPE.arguments]
+        add(f[ROPE], ROPE.grid(1), ROPE.threads, ROPE.smem_bytes, *arguments)
 
     def norm(w: np.ndarray) -> None:
         """a = the rounded norm of the residual stream."""

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ml_dtypes import bfloat16
 
-from llmc.codegen.cuda.attention.layer import HEADER_FLOATS, Layer
+from llmc.codegen.cuda.arguments import (
+    COUNTS,
+    Input,
+    Number,
+    Operand,
+    Output,
+    Part,
+    Slot,
+    StepArray,
+    Whole,
+)
+from llmc.codegen.cuda.attention.layer import HEADER_FLOATS, SPLITS_SCRATCH, Layer
 from llmc.codegen.cuda.attention.params import CombineAttentionParams, DecodeAttentionParams, PrefillAttentionParams
 from llmc.codegen.cuda.plan.kv import KV_BLOCK
 from llmc.emulator.session import Argument, DeviceArray
@@ -155,10 +166,10 @@ class Step:
 
 @dataclass
 class OnDevice:
-    """A step's arrays on the device; operands by the names of the kernels' parameters."""
+    """A step's arrays on the device: what is passed for each operand of the kernels."""
 
     step: Step
-    operands: dict[str, Argument]
+    operands: dict[Operand, Argument]
 
     @staticmethod
     def put(lab: Lab, step: Step, rng: np.random.Generator, first_block: int = 0) -> OnDevice:
@@ -166,34 +177,35 @@ class OnDevice:
         pool, tables, block_bytes, offset = step.pool(rng)
         blocks = lab.array(pool)
         counts = np.array([sum(step.rows), len(step.rows), 0, tables.shape[1]], np.int32)
-        arrays = {
-            "q": step.q,
-            "counts": counts,
-            "tables": tables + np.where(tables == NOWHERE, 0, first_block).astype(np.int32),
-            "positions": step.positions,
-            "seqs": step.seqs,
-            "seq_starts": step.starts,
-            "sinks": step.sinks,
-            "slopes": step.slopes,
+        arrays: dict[Operand, Array] = {
+            Input(1): step.q,
+            COUNTS: counts,
+            Slot(Part.TABLES): tables + np.where(tables == NOWHERE, 0, first_block).astype(np.int32),
+            StepArray("positions"): step.positions,
+            StepArray("seqs"): step.seqs,
+            StepArray("seq_starts"): step.starts,
         }
-        numbers: dict[str, Argument] = {
-            "kv": struct.pack("<Q", blocks.pointer - first_block * block_bytes),
-            "block_bytes": struct.pack("<q", block_bytes),
-            "slot_offset": struct.pack("<q", offset),
-            "base2": float(step.base2),
-            "cap": float(step.cap),
+        behind = [step.sinks] * step.layer.sinks + [step.slopes] * step.layer.alibi
+        arrays |= {Input(4 + i): array for i, array in enumerate(behind)}
+        numbers: dict[Operand, Argument] = {
+            Slot(Part.POOL): struct.pack("<Q", blocks.pointer - first_block * block_bytes),
+            Slot(Part.BLOCK_BYTES): struct.pack("<q", block_bytes),
+            Slot(Part.OFFSET): struct.pack("<q", offset),
+            Whole(step.layer.seen_splits): step.layer.seen_splits.at(step.sizes),
+            Number("base2"): float(step.base2),
+            Number("cap"): float(step.cap),
         }
-        return OnDevice(step, {**{name: lab.array(x) for name, x in arrays.items()}, **numbers})
+        return OnDevice(step, {**{operand: lab.array(x) for operand, x in arrays.items()}, **numbers})
 
     def launch(self, lab: Lab, p: PrefillAttentionParams | DecodeAttentionParams | CombineAttentionParams) -> None:
         grid = tuple(extent.at(self.step.sizes) for extent in p.grid)
-        lab.launch(p, grid, *[self.operands[parameter.name] for parameter in p.parameters])
+        lab.launch(p, grid, *[self.operands[argument.operand] for argument in p.arguments])
 
     def result(self, lab: Lab, result: DType) -> DeviceArray:
         """Room for the results: poisoned, so that an unwritten row shows."""
         a = self.step.layer
         out = lab.empty((sum(self.step.rows), a.q_heads, a.value_dim), NUMPY[result])
-        self.operands["out"] = out
+        self.operands[Output()] = out
         return out
 
     def prefill(self, lab: Lab, result: DType, min_tokens: int = 1, out: DeviceArray | None = None) -> Array:
@@ -203,13 +215,12 @@ class OnDevice:
 
     def decode(self, lab: Lab, result: DType, out: DeviceArray | None = None) -> Array:
         """Splits and combine, with scratch of the size that the plan would give."""
-        p, sizes = DecodeAttentionParams(self.step.layer), self.step.sizes
-        if "scratch" not in self.operands:
-            self.operands["scratch"] = lab.empty((p.scratch.at(sizes) // 4,), np.float32)
-            self.operands["max_splits"] = self.step.layer.seen_splits.at(sizes)
+        layer = self.step.layer
+        if SPLITS_SCRATCH not in self.operands:
+            self.operands[SPLITS_SCRATCH] = lab.empty((layer.scratch.at(self.step.sizes) // 4,), np.float32)
         out = out or self.result(lab, result)
-        self.launch(lab, p)
-        self.launch(lab, CombineAttentionParams(self.step.layer, result))
+        self.launch(lab, DecodeAttentionParams(layer))
+        self.launch(lab, CombineAttentionParams(layer, result))
         return out.numpy()
 
 
@@ -268,7 +279,7 @@ def run_combine(lab: Lab, p: CombineAttentionParams, shape: Shape, rng: np.rando
         weight = np.exp2(logits - most[:, None])
         total = (weight * sums).sum(1) + np.exp2(sink - most)
         want[step.starts[seq]] = (weight[..., None] * values).sum(1) / total[:, None]
-    on_device.operands |= {"scratch": lab.array(store), "max_splits": splits}
+    on_device.operands[SPLITS_SCRATCH] = lab.array(store)
     out = on_device.result(lab, p.result)
     on_device.launch(lab, p)
     got, one = out.numpy(), np.array([m == 1 for m in step.rows for _ in range(m)])

@@ -3,16 +3,18 @@ looks at every byte around the results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from ml_dtypes import bfloat16
 
+from llmc.codegen.cuda.arguments import COUNTS, Input, KernelArgument, Operand, Output
 from llmc.codegen.cuda.linear.epilogue import LinearEpilogue, write_epilogue
-from llmc.codegen.cuda.linear.params import SWIZZLE, ArgumentKind, CountedBy, LinearParams
+from llmc.codegen.cuda.linear.params import COUNTERS, PARTIALS, CountedBy, LinearParams
 from llmc.codegen.cuda.plan.formats import row_bytes
+from llmc.emulator.session import Argument, DeviceArray
 from llmc.ir.dims import Poly, sym
 from llmc.ir.formats import Scheme
 from llmc.ir.graph import Builder, Graph, Value
@@ -201,35 +203,31 @@ def launch(lab: Lab, p: LinearParams, data: LinearData, count: int, rows: int) -
     x = padded_rows(
         np.concatenate([data.x[:count], np.full((rows - count, s.k), np.nan, data.x.dtype)]), columns, np.nan
     )
-    dx, dw = lab.array(x), lab.constant(padded_rows(data.w, columns, 0.0))
     counts = [-1, -1, -1, -1]
     counts[0 if p.counted is CountedBy.TOKENS else 2] = count
     out_type = tensor(case.out, T, s.width)
     out = lab.empty((rows, row_bytes(out_type) // case.out.num_bytes), NUMPY[case.out])
-    counters = None
-    arguments: list[object] = []
-    for a in p.arguments:
-        match a.kind:
-            case ArgumentKind.X:
-                arguments.append(dx if a.box is None else lab.emulator.tensor_map(dx, a.box, SWIZZLE, s.k))
-            case ArgumentKind.WEIGHT:
-                arguments.append(dw if a.box is None else lab.emulator.tensor_map(dw, a.box, SWIZZLE, s.k))
-            case ArgumentKind.COUNTS:
-                arguments.append(lab.array(np.array(counts, np.int32)))
-            case ArgumentKind.EXTRA:
-                assert a.extra is not None
-                arguments.append(lab.array(_extra(data, a.extra, p, count, rows)))
-            case ArgumentKind.OUT:
-                arguments.append(out)
-            case ArgumentKind.WORKSPACE:
-                arguments.append(lab.empty((p.workspace_bytes(rows) // 4,), np.float32))
-            case ArgumentKind.COUNTERS:
-                counters = lab.array(np.zeros(p.num_counters(rows), np.uint32))
-                arguments.append(counters)
-    lab.launch(p, p.grid(rows), *arguments)  # type: ignore[arg-type]
-    if counters is not None and counters.numpy().any():
+    given: dict[Operand, DeviceArray] = {
+        Input(0): lab.array(x),
+        Input(1): lab.constant(padded_rows(data.w, columns, 0.0)),
+        COUNTS: lab.array(np.array(counts, np.int32)),
+        Output(): out,
+    }
+    given |= {Input(2 + i): lab.array(_extra(data, i, p, count, rows)) for i in range(len(data.extras))}
+    if p.is_split:
+        given[PARTIALS] = lab.empty((p.workspace_bytes(rows) // 4,), np.float32)
+        given[COUNTERS] = lab.array(np.zeros(p.num_counters(rows), np.uint32))
+    lab.launch(p, p.grid(rows), *[_passed(lab, argument, given) for argument in p.arguments])
+    if p.is_split and given[COUNTERS].numpy().any():
         raise Wrong(f"{p.label}: the counters are not zero again")
     return out.numpy()
+
+
+def _passed(lab: Lab, argument: KernelArgument, given: Mapping[Operand, DeviceArray]) -> Argument:
+    array, box = given[argument.operand], argument.box
+    if box is None:
+        return array
+    return lab.emulator.tensor_map(array, (box.box_rows, box.box_columns), box.swizzle, box.columns)
 
 
 def _extra(data: LinearData, index: int, p: LinearParams, count: int, rows: int) -> Array:

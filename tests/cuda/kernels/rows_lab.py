@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from ml_dtypes import bfloat16
 
+from llmc.codegen.cuda.arguments import COUNTS, Input, Operand, Output, Part, Slot
 from llmc.codegen.cuda.plan.formats import row_bytes
 from llmc.codegen.cuda.plan.kv import KV_BLOCK, CudaKvSlot
-from llmc.codegen.cuda.rows.kernel import ArgumentKind, RowsParams
+from llmc.codegen.cuda.rows.kernel import RowsParams
 from llmc.codegen.packing import Packing
-from llmc.emulator.session import DeviceArray, Schedule
+from llmc.emulator.session import Argument, DeviceArray, Schedule
 from llmc.ir.dims import Poly
 from llmc.ir.formats import Packed
 from llmc.ir.graph import Graph, Node, Value
@@ -157,33 +158,34 @@ def launch(lab: Lab, case: Case, schedule: Schedule | None, bucket: int = 0) -> 
     if schedule is not None:
         lab.emulator.set_checked(lab.checked)
         lab.emulator.set_schedule(schedule)
-    step = lab.array(np.array([counts["tokens"], SEQS, counts["rows"], TABLE_STRIDE], np.int32))
-    outputs: dict[int, DeviceArray] = {}
-    pool = lab.empty((NUM_BLOCKS * block_bytes,), np.uint8) if slots else None
-    args: list[DeviceArray | int | bytes] = []
     try:
-        for a in p.arguments:
-            match a.kind:
-                case ArgumentKind.INPUT:
-                    value = body.inputs[a.index]
+        outputs: dict[int, DeviceArray] = {}
+        pool = lab.empty((NUM_BLOCKS * block_bytes,), np.uint8) if slots else None
+        step = lab.array(np.array([counts["tokens"], SEQS, counts["rows"], TABLE_STRIDE], np.int32))
+
+        def passed(operand: Operand) -> Argument:
+            match operand:
+                case Input(index):
+                    value = body.inputs[index]
                     data = stored(value, case.arrays[value], value in step_arrays(body))
-                    args.append(lab.array(_even(data)))
-                case ArgumentKind.OUTPUT:
-                    size = (bucket, row_bytes(body.outputs[a.index].tensor))
-                    outputs[a.index] = lab.empty(size, np.uint8)
-                    args.append(outputs[a.index])
-                case ArgumentKind.KV_POOL:
+                    return lab.array(_even(data))
+                case Output(index):
+                    size = (bucket, row_bytes(body.outputs[index].tensor))
+                    outputs[index] = lab.empty(size, np.uint8)
+                    return outputs[index]
+                case Slot(Part.POOL):
                     assert pool is not None
-                    args.append(pool)
-                case ArgumentKind.KV_BLOCK_BYTES:
-                    args.append(block_bytes.to_bytes(8, "little"))
-                case ArgumentKind.KV_OFFSET:
-                    args.append(slots[a.index].offset.to_bytes(8, "little"))
-                case ArgumentKind.BLOCK_TABLES:
-                    args.append(lab.array(tables()))
-                case ArgumentKind.COUNTS:
-                    args.append(step)
-        lab.launch(p, p.grid(bucket), *args)
+                    return pool
+                case Slot(Part.BLOCK_BYTES):
+                    return block_bytes.to_bytes(8, "little")
+                case Slot(Part.OFFSET, index):
+                    return slots[index].offset.to_bytes(8, "little")
+                case Slot(Part.TABLES):
+                    return lab.array(tables())
+            assert operand == COUNTS, operand
+            return step
+
+        lab.launch(p, p.grid(bucket), *[passed(argument.operand) for argument in p.arguments])
         return Results({i: o.numpy() for i, o in outputs.items()}, pool.numpy() if pool is not None else None)
     finally:
         lab.emulator.reset()

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llmc.codegen.cuda.sample.params import SampleParams
+from llmc.codegen.cuda.arguments import COUNTS, Input, Operand, Result, StepArray
+from llmc.codegen.cuda.sample.params import EDITED, SampleParams
+from llmc.emulator.session import Argument
 from llmc.runtime.cuda.step.sampling import SAMPLE_ROW, SamplingArrays, needed, pack, pack_logits_only
 from llmc.runtime.step.row_sampling import SAMPLING_RECORD
 from tests.cuda.harness import Lab, Shape
@@ -26,10 +28,10 @@ def cuda_sample(
     """logits f32[R, vocab]. `live`: rows that the step has; the grid covers all of them. wanted: tokens, not only
     logits."""
     count = len(logits)
-    given = np.array(sampling, SAMPLING_RECORD)
-    arrays = SamplingArrays.allocate(needed(given))
+    records = np.array(sampling, SAMPLING_RECORD)
+    arrays = SamplingArrays.allocate(needed(records))
     if wanted:
-        pack(given, arrays)
+        pack(records, arrays)
     else:
         pack_logits_only(count, arrays)
     padded = np.full((count, p.row_floats), np.nan, np.float32)
@@ -37,23 +39,22 @@ def cuda_sample(
     raw = arrays.rows.view(np.uint8).reshape(count, SAMPLE_ROW.itemsize)
     out = Sampled.blank(count)
     edited = lab.empty(padded.shape, np.float32)
-    results = [lab.array(a) for a in (out.tokens, out.logprob, out.top_ids, out.top_logprobs)]
-    lab.launch(
-        p,
-        (count,),
-        lab.array(raw),
-        lab.array(padded),
-        lab.array(np.array([0, 0, count if live is None else live, 0], np.int32)),
-        lab.array(_at_least_one(arrays.history)),
-        lab.array(_at_least_one(arrays.bias_ids)),
-        lab.array(_at_least_one(arrays.bias)),
-        edited,
-        *results,
-    )
+    results = {name: lab.array(a) for name, a in vars(out).items()}
+    given: dict[Operand, Argument] = {
+        StepArray("sampling"): lab.array(raw),
+        Input(0): lab.array(padded),
+        COUNTS: lab.array(np.array([0, 0, count if live is None else live, 0], np.int32)),
+        StepArray("history"): lab.array(_at_least_one(arrays.history)),
+        StepArray("bias_ids"): lab.array(_at_least_one(arrays.bias_ids)),
+        StepArray("bias"): lab.array(_at_least_one(arrays.bias)),
+        EDITED: edited,
+        **{Result(name): array for name, array in results.items()},
+    }
+    lab.launch(p, (count,), *[given[argument.operand] for argument in p.arguments])
     for row, copy in zip(arrays.rows, edited.numpy().view(np.uint32), strict=True):
         if not row["history_len"] and not row["num_bias"] and (copy != 0xFFFFFFFF).any():
             raise Wrong("sample: a row without edits was copied")
-    return Sampled(*[a.numpy() for a in results])
+    return Sampled(**{name: a.numpy() for name, a in results.items()})
 
 
 def differences(got: Sampled, want: Sampled) -> list[str]:

@@ -4,18 +4,18 @@ and alone in decode with its splits in parallel. And the pool is addressed in 64
 from __future__ import annotations
 
 import dataclasses
-import struct
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from llmc.codegen.cuda.attention.forms import OPERANDS, SCRATCH, attention_forms
-from llmc.codegen.cuda.attention.layer import Layer
-from llmc.codegen.cuda.attention.params import DecodeAttentionParams, PrefillAttentionParams
+from llmc.codegen.cuda.arguments import Number, Whole
+from llmc.codegen.cuda.attention.forms import attention_forms, numbers_of
+from llmc.codegen.cuda.attention.layer import SPLITS_SCRATCH, Layer
+from llmc.codegen.cuda.attention.params import PrefillAttentionParams
 from llmc.codegen.cuda.plan.kv import CudaKvSlot
 from llmc.codegen.cuda.target.capabilities import TARGETS
-from llmc.emulator.session import THREE_SCHEDULES, Argument, Mode, Schedule
+from llmc.emulator.session import THREE_SCHEDULES, Mode, Schedule
 from llmc.ir.dims import sym
 from llmc.ir.graph import IRError
 from llmc.ir.ops.attention import Mask, PagedAttention
@@ -131,55 +131,34 @@ def paged(layer: Layer, result: DType, scale: float) -> tuple[PagedAttention, Te
     return op, tensor(layer.dtype, sym("T"), layer.q_heads, layer.head_dim)
 
 
-def resolve(argument: plan.Argument, on_device: OnDevice) -> Argument:
-    """What a runtime would pass."""
-    match argument.kind:
-        case "i64":
-            return struct.pack("<q", int(argument.value or 0))
-        case "f32":
-            return float(argument.value or 0.0)
-        case "extent":
-            assert argument.extent is not None
-            return argument.extent.at(on_device.step.sizes)
-        case "kv":
-            return on_device.operands["kv"]
-        case _:
-            assert argument.name is not None
-            return on_device.operands[argument.name.removesuffix(".0")]
-
-
 @pytest.mark.parametrize("form", ["prefill", "decode", "mixed"])
 @pytest.mark.parametrize("name", ["uneven", "gemma", "chunked", "sinking"])
 def test_forms_of_an_op_compute_it(fast: Lab, name: str, form: str) -> None:
-    """By nothing but the launches, grids and arguments that codegen gives, against the op in float64."""
+    """By nothing but the kernels, grids and numbers that codegen gives, against the op in float64."""
     layer, result = LAYERS[name], DType.BF16
     rng = np.random.default_rng(7)
     rows = (1, 1) if form == "decode" else (1, 12)
     step = Step.make(layer, (130, 40), rows, rng)
+    op, q = paged(layer, result, step.scale)
+    forms = attention_forms(op, q, layer.slot, TARGETS["sm_90a"])
     with fast.case(THREE_SCHEDULES[0]):
         on_device = OnDevice.put(fast, step, rng)
-        op, q = paged(layer, result, step.scale)
-        block_bytes, offset = (struct.unpack("<q", on_device.operands[n])[0] for n in ("block_bytes", "slot_offset"))  # type: ignore[arg-type]
-        slot = CudaKvSlot(layer.kv_heads, layer.head_dim, layer.value_dim, layer.dtype, offset)
-        operands = {n: plan.Argument("weight" if n == "sinks" else "buffer", n) for n in OPERANDS}
-        forms = attention_forms(op, q, slot, 0, block_bytes, TARGETS["sm_90a"], operands)
-        launches = {"prefill": forms.prefill, "decode": forms.decode, "mixed": forms.mixed}[form]
+        on_device.operands |= {Number(n): value for n, value in numbers_of(op).items()}
+        chosen = forms.decode[0].layer  # its splits may be others than those of `layer`
+        on_device.operands[SPLITS_SCRATCH] = fast.empty((chosen.scratch.at(step.sizes) // 4,), np.float32)
+        on_device.operands[Whole(chosen.seen_splits)] = chosen.seen_splits.at(step.sizes)
         out = on_device.result(fast, result)
-        needed = [launch.scratch.at(step.sizes) for launch in launches if launch.scratch]
-        on_device.operands[SCRATCH] = fast.empty((max([*needed, 4]) // 4,), np.float32)
-        for launch in launches:
-            grid = tuple(extent.at(step.sizes) for extent in launch.grid)
-            fast.launch(launch.params, grid, *[resolve(a, on_device) for a in launch.arguments])
+        for params in {"prefill": forms.prefill, "decode": forms.decode, "mixed": forms.mixed}[form]:
+            on_device.launch(fast, params)
         compare_step(form, step, out.numpy(), result)
 
 
 def test_an_op_that_no_kernel_runs_is_refused() -> None:
     op, q = paged(Layer(DType.BF16, 2, 1, 64, 64, 64), DType.F32, 0.125)
     slot = CudaKvSlot(1, 64, 64, DType.BF16, 0)
-    operands = {n: plan.Argument("buffer", n) for n in OPERANDS}
 
     def forms(op: PagedAttention, q: TensorType, slot: CudaKvSlot = slot) -> None:
-        attention_forms(op, q, slot, 0, slot.num_bytes, TARGETS["sm_80"], operands)
+        attention_forms(op, q, slot, TARGETS["sm_80"])
 
     forms(op, q)
     with pytest.raises(IRError, match=r"its slot is .*expected heads, dims and dtype"):
@@ -199,8 +178,8 @@ def test_an_op_that_no_kernel_runs_is_refused() -> None:
 def test_scratch_is_bounded_by_what_a_window_sees() -> None:
     sizes = plan.Sizes(4, 4, 4, 10_000)
     free, window = (Layer(DType.BF16, 8, 2, 64, 64, 64, window=w) for w in (0, 130))
-    assert DecodeAttentionParams(free).scratch.at(sizes) == 4 * 157 * 8 * (4 + 64) * 4
-    assert DecodeAttentionParams(window).scratch.at(sizes) == 4 * 4 * 8 * (4 + 64) * 4
+    assert free.scratch.at(sizes) == 4 * 157 * 8 * (4 + 64) * 4
+    assert window.scratch.at(sizes) == 4 * 4 * 8 * (4 + 64) * 4
     for position in range(2000):  # the bound holds, and is met
         first = max(0, position - 129)
         assert position // 64 - first // 64 + 1 <= window.seen_splits.at(sizes)

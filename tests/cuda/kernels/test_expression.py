@@ -15,6 +15,7 @@ import pytest
 
 from llmc.codegen.cuda.expression import cpp_type, expression, literal, statements
 from llmc.codegen.cuda.target import nvrtc
+from llmc.codegen.cuda.target.capabilities import TARGETS
 from llmc.codegen.cuda.target.nvrtc import TEMPLATES
 from llmc.emulator.build import build_twin
 from llmc.ir.arrays import NUMPY, Array, binary, round_to, unary
@@ -248,7 +249,7 @@ def test_what_has_no_expression_is_named(op: Unary, dtypes: tuple[DType, ...], m
         one(op, *dtypes)
 
 
-@pytest.mark.parametrize("arch", nvrtc.ARCHS)
+@pytest.mark.parametrize("arch", TARGETS)
 def test_functions_use_no_local_memory(arch: str) -> None:
     """All of them in one source; each a kernel without a stack frame or a spill."""
     kernels = [source(f"u_{fn.value}", [F32], *one(Unary(fn), F32)[::-1]) for fn in UnaryFn]

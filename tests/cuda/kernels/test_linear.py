@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+import llmc.runtime.cuda.plan as plan
+from llmc.codegen.cuda.arguments import Input, Output, StepArray
 from llmc.codegen.cuda.linear.cost import cost
 from llmc.codegen.cuda.linear.epilogue import write_epilogue
 from llmc.codegen.cuda.linear.params import (
-    ArgumentKind,
+    COUNTERS,
+    PARTIALS,
     CountedBy,
     LinearParams,
     LinearShape,
@@ -27,6 +30,7 @@ from llmc.codegen.cuda.linear.variants import (
     tile_name,
     variants,
 )
+from llmc.codegen.cuda.plan.launches import ChosenKernels
 from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.emulator.build import HostCompiler
 from llmc.emulator.session import Mode, Schedule
@@ -128,21 +132,17 @@ def test_the_cut_depends_on_n_k_and_target_alone() -> None:
 
 def test_arguments_in_order() -> None:
     p = mma("bias_residual", 70, 330, 128, 64, 8, Slices.PARALLEL, 3)
-    kinds = [a.kind for a in p.arguments]
-    assert kinds == [
-        ArgumentKind.X,
-        ArgumentKind.WEIGHT,
-        ArgumentKind.COUNTS,
-        ArgumentKind.EXTRA,
-        ArgumentKind.EXTRA,
-        ArgumentKind.OUT,
-        ArgumentKind.WORKSPACE,
-        ArgumentKind.COUNTERS,
-    ]
+    operands = [a.operand for a in p.arguments]
+    assert operands == [Input(0), Input(1), StepArray("counts"), Input(2), Input(3), Output(), PARTIALS, COUNTERS]
     assert (p.grid(9), p.num_counters(9)) == ((2, 2, 3), 4)
+    kernels = ChosenKernels()
+    scratch = kernels.scratch([kernels.add(p)])
+    assert scratch == (plan.Scratch("linear_partials", zeroed=False), plan.Scratch("linear_counters", zeroed=True))
     assert p.workspace_bytes(9) == 4 * 3 * 64 * 8 * 4
     q = wgmma("plain", 70, 330, 128, 64, 8, S, 3)
-    assert [a.box for a in q.arguments[:2]] == [(8, 64), (64, 64)] and q.workspace_bytes(9) == q.num_counters(9) == 0
+    boxes = [a.box for a in q.arguments if a.box]
+    assert [(b.rows, b.columns, b.box_rows, b.box_columns) for b in boxes] == [(None, 330, 8, 64), (70, 330, 64, 64)]
+    assert q.workspace_bytes(9) == q.num_counters(9) == 0
 
 
 def test_illegal_parameters_are_refused() -> None:

@@ -11,10 +11,11 @@ from functools import cache
 
 import pytest
 
-from llmc.codegen.cuda.target.nvrtc import ARCHS, TEMPLATES, Compiled, compile_cubin
+from llmc.codegen.cuda.target.capabilities import TARGETS
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES, Compiled, compile_cubin
 from tests.cuda import sass
 
-SM80 = ARCHS
+SM80 = tuple(TARGETS)
 SM89 = ("sm_89", "sm_90a", "sm_100a")
 SM90 = ("sm_90a", "sm_100a")
 HOPPER = ("sm_90a",)

@@ -280,7 +280,7 @@ def test_layers_share_kernels() -> None:
 # --- what the GPU's compiler makes of them
 
 
-@pytest.mark.parametrize("arch", nvrtc.ARCHS)
+@pytest.mark.parametrize("arch", TARGETS)
 def test_kernels_of_models_stay_in_registers(arch: str) -> None:
     """All of the tiny models' kernels in one source: no warning, no stack, no spill, budgets kept."""
     kernels = {f"k{i}": make_case(b.graph).params for i, (_, b) in enumerate(distinct(_FOUND))}

@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from llmc.codegen.cuda.target.nvrtc import ARCHS, TEMPLATES, compile_cubin
+from llmc.codegen.cuda.target.capabilities import TARGETS
+from llmc.codegen.cuda.target.nvrtc import TEMPLATES, compile_cubin
 from llmc.emulator.build import build_twin
 from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 from llmc.runtime.cuda.step.sampling import SAMPLE_ROW
@@ -34,7 +35,7 @@ def test_the_twin_s_sizes_and_offsets(lab: Lab) -> None:
     assert got[2:] == [n for _, *place in FIELDS for n in place]
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", TARGETS)
 def test_the_cubin_s_offsets(arch: str) -> None:
     """Where a kernel loads each field from."""
     source = f'#include "sample_row.cuh"\nstatic_assert(sizeof(SampleRow) == {SAMPLE_ROW.itemsize}, "size");\n'

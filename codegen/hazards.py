@@ -1,8 +1,11 @@
-"""Which launches must have ended before one starts: what a CUDA graph needs to be told, and no more."""
+"""Which launches touch the same memory, and so must not run side by side.
+
+A CUDA graph is told the edges; workers that walk the launches together meet where they must.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -20,6 +23,16 @@ class Span:
     def overlaps(self, other: Span) -> bool:
         apart = bool(self.part and other.part) and self.part != other.part
         return self.space == other.space and self.start < other.stop and other.start < self.stop and not apart
+
+
+def scratch_span(name: str) -> Span:
+    """Memory beside the arena that launches share."""
+    return Span(f"scratch {name}")
+
+
+def slot_span(slot: int) -> Span:
+    """Keys and values of one attention layer, in all blocks."""
+    return Span("kv", slot, slot + 1)
 
 
 @dataclass(frozen=True)
@@ -52,4 +65,15 @@ def edges(accesses: Sequence[Access]) -> list[tuple[int, ...]]:
                 reached |= before[j] | 1 << j
         found.append(tuple(reversed(chosen)))
         before.append(reached)
+    return found
+
+
+def meetings(accesses: Iterable[Access]) -> list[bool]:
+    """For each launch of a sequence that workers walk together: do they meet before it, as it conflicts with one since
+    the last meeting?"""
+    found: list[bool] = []
+    since: list[Access] = []
+    for access in accesses:
+        found.append(any(access.conflicts(other) for other in since))
+        since = [access] if found[-1] else [*since, access]
     return found

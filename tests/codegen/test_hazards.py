@@ -1,11 +1,11 @@
-"""Edges order every conflict, and deleting any of them leaves one unordered."""
+"""Edges order every conflict, and deleting any of them leaves one unordered; so do meetings of workers."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmc.codegen.cuda.plan.edges import Access, Span, edges
+from llmc.codegen.hazards import Access, Span, edges, meetings
 
 SPANS = st.builds(
     lambda space, start, size, part: Span(space, start, start + size, part),
@@ -64,3 +64,12 @@ def test_launches_that_share_out_the_rows_do_not_wait_for_each_other() -> None:
 
 def test_neighbours_do_not_meet() -> None:
     assert edges([Access((), (Span("T", 0, 4),)), Access((Span("T", 4, 8), Span("R", 0, 4)), ())]) == [(), ()]
+
+
+@given(ACCESSES)
+def test_workers_meet_between_any_two_that_conflict_and_not_sooner(accesses: list[Access]) -> None:
+    met = meetings(accesses)
+    last = 0
+    for i, access in enumerate(accesses):
+        assert met[i] == any(access.conflicts(other) for other in accesses[last:i])
+        last = i if met[i] else last
