@@ -86,16 +86,6 @@ def evaluate(dim: Dim, binding: Mapping[str, int]) -> int:
     return total
 
 
-def upper_bound(dim: Dim) -> int:
-    """The largest size inside the envelopes. ValueError when a symbol has none."""
-    binding = {}
-    for s in symbols(dim):
-        if s.hi is None:
-            raise ValueError(f"dim {dim}: symbol {s.name} has no upper bound")
-        binding[s.name] = s.hi
-    return evaluate(dim, binding)
-
-
 def divide(dim: Dim, by: Dim) -> Dim | None:
     """dim / by when that is exact for all sizes (by an integer or a single monomial); else None."""
     if isinstance(dim, int) and isinstance(by, int):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -76,12 +75,6 @@ class Graph:
 
     def producers(self) -> dict[Value, Node]:
         return {out: node for node in self.nodes for out in node.outputs}
-
-    def use_counts(self) -> Counter[Value]:
-        counts: Counter[Value] = Counter(self.outputs)
-        for node in self.nodes:
-            counts.update(node.inputs)
-        return counts
 
     def users(self) -> dict[Value, list[Node]]:
         users: dict[Value, list[Node]] = {}

@@ -27,11 +27,6 @@ def print_graph(graph: Graph) -> str:
     return _print(graph, "", {}) + "\n"
 
 
-def print_op(op: Op) -> str:
-    """One op with its attributes, as it stands in a node's line."""
-    return _fields(op, "", {})
-
-
 def _print(graph: Graph, indent: str, outer: dict[Value, str]) -> str:
     inner = indent + "  "
     names = dict(outer) | _unique_names(graph, set(outer.values()))
