@@ -12,6 +12,7 @@ from enum import Enum
 from llmc.ir.dims import Dim, Poly, sym
 from llmc.ir.formats import Groups, Packed, Scheme, WeightLayout
 from llmc.ir.graph import Graph, Node, Op, Value
+from llmc.ir.ops import attention, kernel, nn, reduce, shape  # noqa: F401  their ops are known once they are made
 from llmc.ir.ops.constant import Apply, Literal, Source, WeightExpr
 from llmc.ir.types import CacheType, DType, Layout, TensorType, Type
 

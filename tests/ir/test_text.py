@@ -1,5 +1,10 @@
 """Text form: print -> parse -> print is the identity, and errors name line and column."""
 
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import pytest
 
 from llmc.ir.parser import ParseError, parse
@@ -54,3 +59,15 @@ def test_errors_name_the_place(text: str, message: str) -> None:
     with pytest.raises(ParseError) as error:
         parse(text)
     assert message in str(error.value)
+
+
+def test_the_document_s_example_is_a_graph_that_any_program_can_parse() -> None:
+    """In a process that imports nothing else of llmc: the parser itself knows the ops."""
+    document = (Path(__file__).resolve().parents[2] / "docs" / "ir.md").read_text()
+    text = textwrap.dedent(document[document.index("    graph decode {") : document.index("\n    }\n")] + "\n    }\n")
+    alone = "import sys; from llmc.ir.parser import parse; parse(sys.stdin.read())"
+    done = subprocess.run([sys.executable, "-c", alone], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    graph = parse(text)
+    verify(graph)
+    assert print_graph(graph) == text
