@@ -1,4 +1,4 @@
-// What llama.cpp's own tokenizer makes of texts: the oracle of llama_cpp_goldens.py.
+// What llama.cpp's own tokenizer makes of texts: the oracle that __main__.py asks.
 //
 // usage: llama_cpp_ids VOCABULARY.gguf < TEXTS     one text a line, its UTF-8 in hex
 //

@@ -1,4 +1,4 @@
-"""Checks that an engine leaves each thread the context it had, on a machine with two devices (device_checks.py)."""
+"""Checks that an engine leaves each thread the context it had, on a machine with two devices (checks.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what the CUDA device makes of memory, faults, refusals and interrupts (device_checks.py)."""
+"""Checks of what the CUDA device makes of memory, faults, refusals and interrupts (checks.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the answers of the CUDA device, in any company, schedule and state of its graphs (device_checks.py)."""
+"""Checks of the answers of the CUDA device, in any company, schedule and state of its graphs (checks.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of graphs: captured, made node by node, updated, and the rules of their edges (driver_checks.py)."""
+"""Checks of graphs: captured, made node by node, updated, and the rules of their edges (checks.py)."""
 
 from __future__ import annotations
 

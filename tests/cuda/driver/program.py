@@ -1,4 +1,4 @@
-"""Checks of devices, memory, streams, events, launches and errors (driver_checks.py says how they run)."""
+"""Checks of devices, memory, streams, events, launches and errors (checks.py says how they run)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what cuda.h calls an error: flags, handles, contexts, forks, tensor maps (driver_checks.py)."""
+"""Checks of what cuda.h calls an error: flags, handles, contexts, forks, tensor maps (checks.py)."""
 
 from __future__ import annotations
 
