@@ -38,6 +38,7 @@ from llmc.runtime.artifact.atomic_folder import hidden_sibling, remove_dead_sibl
 
 HERE = Path(__file__).resolve().parent
 Expect = Callable[[str, Item], None]
+PARTS = ("limits", "primitives", "kernels", "engines", "times", "model")
 # Seconds that each part may take of 450, which is --minutes; models share what is left.
 SHARES = {"limits": 60.0, "primitives": 60.0, "kernels": 110.0, "times": 75.0}
 # Seconds without a word after which a part is taken for hung. Checks are quick, but for one that first compiles the
@@ -265,10 +266,9 @@ def scratch_parent(num_bytes: int, shared: Path = Path("/dev/shm")) -> Path:
 
 def _check(args: argparse.Namespace, models: tuple[str, ...], only: tuple[str, ...]) -> None:
     """Raises ValueError for what would be found out, or silently left out, after minutes."""
-    parts = ("limits", "primitives", "kernels", "engines", "times", "model")
     for word in only:
-        if word not in (*parts, *(f"model {name}" for name in models)):
-            raise ValueError(f"--only {word}: no such part; those that are: {', '.join(parts)}, model NAME")
+        if word not in (*PARTS, *(f"model {name}" for name in models)):
+            raise ValueError(f"--only {word}: no such part; those that are: {', '.join(PARTS)}, model NAME")
     if args.prepared is not None and not args.prepared.is_dir():
         raise ValueError(f"--prepared {args.prepared}: no such folder; prepare.py --out makes it")
     if not 0 < args.minutes < math.inf:
@@ -288,7 +288,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="nothing is begun later (default: %(default)s)")
     parser.add_argument("--prepared", type=Path, help="what prepare.py has made (default: here; emulating: made anew)")
     parser.add_argument("--models", default=",".join(MODELS), help="with commas (default: %(default)s)")
-    parser.add_argument("--only", default="", help="parts, with commas: primitives, kernels, times, model")
+    parser.add_argument("--only", default="", help=f"parts, with commas: {', '.join(PARTS)}, model NAME")
     parser.add_argument(
         "--scratch", type=Path, help="where filled engines lie meanwhile (default: in memory, if it has room)"
     )
