@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.generation import read_generation
 from llmc.compiler.sources.model_config import read_config
 from llmc.compiler.sources.model_name import folder_title
@@ -14,10 +13,6 @@ from llmc.compiler.sources.tokenizer import read_tokenizer
 
 def open_folder(folder: Path, name: str | None = None) -> ModelSource:
     """Read everything of an HF folder but the weights' data. Raises SourceError."""
-    if not (folder / "config.json").is_file():
-        raise SourceError(f"{folder}: not a model folder: config.json is missing")
-    if (folder / "adapter_config.json").is_file():
-        raise SourceError(f"{folder}: a PEFT adapter; merge it into its base model first")
     config, config_file = read_config(folder)
     checkpoint = open_safetensors(folder)
     return ModelSource(

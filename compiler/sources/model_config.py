@@ -58,9 +58,21 @@ class ConfigFile:
 def read_config(folder: Path) -> tuple[PretrainedConfig, ConfigFile]:
     """The config object of an HF folder, and the file it was made of. Raises SourceError."""
     path = folder / "config.json"
+    _refuse_other_folders(folder, path)
     raw = read_json_object(path)
     _refuse_quantized(folder, raw)
     return build_config(raw, path), ConfigFile(path, raw)
+
+
+def _refuse_other_folders(folder: Path, config: Path) -> None:
+    """What people give for a model's folder, by what it is. An adapter may come with a config, or without."""
+    if (folder / "adapter_config.json").is_file():
+        raise SourceError(f"{folder}: a PEFT adapter; merge it into its base model first")
+    if config.is_file():
+        return
+    if (folder / "manifest.json").is_file():
+        raise SourceError(f"{folder}: an engine already, for `llmc run`; give the model that it is to be made of")
+    raise SourceError(f"{folder}: not a model folder: config.json is missing")
 
 
 def build_config(raw: dict[str, Any], where: Path) -> PretrainedConfig:

@@ -22,8 +22,6 @@ def open_shapes(folder: Path) -> ModelSource:
     It can be captured and lowered, and built without weights (codegen/hollow.py): reading a value is a SourceError, as
     is a folder without config.
     """
-    if not (folder / "config.json").is_file():
-        raise SourceError(f"{folder}: not a model folder: config.json is missing")
     config, config_file = read_config(folder)
     return ModelSource(
         name=folder_title(folder),

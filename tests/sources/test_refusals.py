@@ -168,6 +168,15 @@ def test_quantiser_files_and_adapters(folder: Path) -> None:
     assert "PEFT adapter" in refusal(folder)
 
 
+def test_folders_that_are_no_model_s_are_called_what_they_are(tmp_path: Path) -> None:
+    """An engine, and an adapter as PEFT saves it: without a config."""
+    for name, what in (("manifest.json", "an engine already"), ("adapter_config.json", "a PEFT adapter")):
+        folder = tmp_path / what
+        folder.mkdir()
+        (folder / name).write_text("{}")
+        assert f"{folder}: {what}" in refusal(folder)
+
+
 GENERATION: list[tuple[dict[str, Any], str]] = [
     ({"num_beams": 4}, "num_beams = 4"),
     ({"suppress_tokens": [3]}, "suppress_tokens = [3]"),
