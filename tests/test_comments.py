@@ -1,4 +1,4 @@
-"""Files that comments, documents and messages name by their path are there."""
+"""Files that comments, documents and messages name are there, by their path or by their name alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("ir", "compiler", "passes", "codegen", "runtime", "templates", "emulator", "tests", "bench", "docs")
 ENDINGS = ("py", "cuh", "j2", "h", "cpp", "md")
 PATH = re.compile(rf"(?<![\w/.<-])((?:{'|'.join(FOLDERS)})/[\w/.-]+\.(?:{'|'.join(ENDINGS)}))\b")
+
+NAME = re.compile(r"(?<![\w/.<>{}*-])(\w+\.(?:py|cuh))\b")
+COMMENT = re.compile(r'"""(?:.|\n)*?"""|(?:#|//)[^\n]*')
 
 
 def texts() -> list[Path]:
@@ -23,5 +26,17 @@ def test_paths_that_are_named_exist() -> None:
         for text in texts()
         for named in PATH.findall(text.read_text())
         if not (ROOT / named).exists()
+    }
+    assert not gone
+
+
+def test_files_that_are_named_without_a_folder_exist() -> None:
+    there = {path.name for path in texts()}
+    gone = {
+        f"{text.relative_to(ROOT)}: {named}"
+        for text in texts()
+        for remark in ([text.read_text()] if text.suffix == ".md" else COMMENT.findall(text.read_text()))
+        for named in NAME.findall(remark)
+        if named not in there
     }
     assert not gone
