@@ -44,10 +44,6 @@ LLMC_INLINE float max_row(const float* x, int n) {
   });
 }
 
-LLMC_INLINE void add_rows(const float* a, const float* b, float* y, int n) {
-  map_row(y, n, [&](int i, int m) __attribute__((always_inline)) { return load(a + i, m) + load(b + i, m); });
-}
-
 // y = x / sqrt(mean(x^2) + eps) * weight; weight null: 1.
 LLMC_INLINE void rms_norm_row(const float* x, const float* weight, float eps, float* y, int n) {
   float squares = sum_row(n, [&](int i, int m) __attribute__((always_inline)) {
