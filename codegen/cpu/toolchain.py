@@ -62,7 +62,6 @@ class CompileReport:
     toolchain: str
     command: tuple[str, ...]  # of one source, for people to repeat
     seconds: float
-    library_bytes: int
 
 
 GCC_MINIMUM = 12
@@ -221,4 +220,4 @@ def compile_library(
         _run([*toolchain.command, *target_only, *objects, *_link_flags(toolchain), "-o", "model.so"], folder, settings)
         shutil.copyfile(folder / "model.so", out)
     shown = tuple(part for part in commands[0] if not part.startswith("-ffile-prefix-map"))
-    return CompileReport(toolchain.name, shown, time.monotonic() - began, out.stat().st_size)
+    return CompileReport(toolchain.name, shown, time.monotonic() - began)
