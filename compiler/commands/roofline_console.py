@@ -15,6 +15,7 @@ from llmc.codegen.cpu.measured_limits import read_limits
 from llmc.codegen.cpu.target import TargetError
 from llmc.codegen.cuda.target.assumptions import ASSUMED
 from llmc.compiler.capture.errors import CaptureError
+from llmc.compiler.commands.progress_console import shown
 from llmc.compiler.commands.refusal import refuse
 from llmc.compiler.roofline.fit import Shortage, shortage
 from llmc.compiler.roofline.open_subject import open_subject
@@ -55,12 +56,19 @@ def show_roofline(options: RooflineOptions) -> int:
         limits = read_limits(options.limits) if options.limits else None
         if limits is not None and asked:
             check_limits(limits, asked)
-        subject = open_subject(options.subject, Scheme.named(options.dtype) if options.dtype else None)
-        targets = asked or [find_target(name) for name in subject.targets]
-        if limits is not None:
-            check_limits(limits, targets)
-        length = _length(options.length, subject)
-        found = [predict(subject.lowered(t), t, batches, length, options.chunk, limits) for t in targets]
+        scheme = Scheme.named(options.dtype) if options.dtype else None
+        with shown(Console(stderr=True, markup=False, highlight=False)) as progress:
+            subject = open_subject(options.subject, scheme, progress)
+            targets = asked or [find_target(name) for name in subject.targets]
+            if limits is not None:
+                check_limits(limits, targets)
+            length = _length(options.length, subject)
+            lowered = [(subject.lowered(target), target) for target in targets]
+            progress.stage("predicting")
+            found: list[Prediction] = []
+            for lowering, target in lowered:
+                progress.amount(len(found), len(targets), "targets")
+                found.append(predict(lowering, target, batches, length, options.chunk, limits))
     except (TargetError, PredictionError, SourceError, CaptureError, IRError, RuntimeFailure, OSError) as error:
         return refuse(error)
     lacks = (shortage(p, t, subject.dtype, length, options.chunk) for p, t in zip(found, targets, strict=True))

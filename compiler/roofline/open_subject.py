@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llmc.compiler.progress import Progress
 from llmc.compiler.roofline.lowering import Lowering, read_entries
 from llmc.compiler.roofline.subject import PredictionError, Subject
 from llmc.compiler.targets.backend import Backend
@@ -12,18 +13,21 @@ from llmc.ir.parser import ParseError
 from llmc.runtime.artifact.artifact import is_engine, read_file, read_manifest
 
 
-def open_subject(path: str, scheme: Scheme | None) -> Subject:
+def open_subject(path: str, scheme: Scheme | None, progress: Progress | None = None) -> Subject:
     """An engine folder, a model folder (config.json is enough), a hub id or a .gguf file.
 
-    `scheme`: of a model's weights, bf16 where None; an engine has its own. Raises EngineError, SourceError,
-    CaptureError, IRError; PredictionError for a scheme that is not the engine's.
+    `scheme`: of a model's weights, bf16 where None; an engine has its own. `progress` is told of a model's stages,
+    those of its lowering too. Raises EngineError, SourceError, CaptureError, IRError; PredictionError for a scheme
+    that is not the engine's.
     """
     folder = Path(path).expanduser()
     if is_engine(folder):
         return _engine(folder, scheme)
+    progress = progress or Progress()
+    progress.stage("loading torch and transformers")
     from llmc.compiler.roofline.model import model_subject
 
-    return model_subject(path, scheme or Scheme.BF16)
+    return model_subject(path, scheme or Scheme.BF16, progress)
 
 
 def _engine(folder: Path, scheme: Scheme | None) -> Subject:

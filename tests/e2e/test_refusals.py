@@ -28,13 +28,14 @@ STAGES = (
     "reading the model",
     "capturing the graph",
     "optimising",
+    "predicting",
     "generating kernels",
     "compiling kernels for cpu",
     "loading the engine",
     "comparing texts",
     "loading the reference",
     "comparing logits",
-)  # which a build or a verification that was refused had begun
+)  # which a build, a verification or a prediction that was refused had begun
 
 
 def refused(ended: Ended, *expected: str, at_once: bool = False) -> None:

@@ -73,6 +73,8 @@ def test_json(llmc: Commands, config: Path) -> None:
         "inspect", config, "--roofline", "--target", "h100,a100", "--batch", "1,4", "--length", "64", "--json"
     )
     assert ended.code == 0, ended
+    stages = ["loading torch and transformers", "reading the model", "capturing the graph", "optimising", "predicting"]
+    assert ended.stderr.splitlines() == stages
     found = json.loads(ended.stdout)
     assert set(found) == {"format", "predicted", "model", "chunk", "assumptions", "does_not_fit", "targets"}
     assert found["does_not_fit"] == [] and found["model"]["ignored_settings"] == []
