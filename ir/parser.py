@@ -297,7 +297,7 @@ class _Parser:
             kinds = _EXPRS if hint is WeightExpr else {hint.__name__: hint}
             kind = kinds.get(self.tokens[self.next][1])
             if kind is None:
-                raise self.fail(f"a {hint.__name__}")
+                raise self.fail(" or ".join(f"{name}{{...}}" for name in kinds))
             self.next += 1
             return self._fields(kind, scope)
         raise self.fail(f"a literal of type {hint}")

@@ -19,9 +19,9 @@ def linear_type(scheme: Scheme) -> str:
 
 
 def table_type(type_: TensorType) -> str:
-    """What an embedding of a packed weight is compiled for."""
+    """What reads a packed weight, as a linear or an embedding, is compiled for."""
     if not isinstance(type_.layout, Packed) or type_.layout.order is not WeightLayout.PANELS:
-        raise IRError(f"{type_} is not in panels, which CPU kernels read")
+        raise IRError(f"{type_} is not in panels, which CPU kernels read: leave layout out of lower-linears")
     return linear_type(type_.layout.scheme)
 
 

@@ -13,7 +13,7 @@ from llmc.codegen.buffers import row_symbol
 from llmc.codegen.cpu.arena import AttentionShape, CpuArena
 from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
 from llmc.codegen.cpu.expression import literal
-from llmc.codegen.cpu.formats import linear_type
+from llmc.codegen.cpu.formats import table_type
 from llmc.codegen.cpu.kv import kv_arguments, slot_bytes
 from llmc.codegen.cpu.plan import CpuLaunch, CpuPlan, make_plan
 from llmc.codegen.cpu.rows_arguments import Parameter
@@ -190,7 +190,7 @@ class _Entry:
         members = [self.pointer(v, _element(m)) for m, v in zip(epilogue.members, (*extras, node.output), strict=True)]
         weights = f"Weights{{{self.pointer(w, 'void')}, {scales}, {n}, {k}}}"
         operand = f"{self.pointer(x, 'void')}, {self.count(x)}"
-        return f"linear<{linear_type(op.scheme)}>({weights}, {operand}, {symbol}{{{', '.join(members)}}}, w);"
+        return f"linear<{table_type(w.tensor)}>({weights}, {operand}, {symbol}{{{', '.join(members)}}}, w);"
 
     def attention(self, node: Node, op: PagedAttention) -> str:
         q, sinks = node.inputs[1], node.inputs[4:]

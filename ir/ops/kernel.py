@@ -124,6 +124,9 @@ class Sample(Op, RowKernel):
         (logits,) = tensors(types, 1)
         if logits.rank != 2:
             raise IRError(f"sample of {logits}: expected f32[R, V]")
+        width = logits.static_row_width()
+        if not 1 <= self.num_valid_tokens <= width:
+            raise IRError(f"sample of {logits}: num_valid_tokens is {self.num_valid_tokens}, expected 1..{width}")
         return (TensorType(DType.I32, (logits.shape[0],)),)
 
     def meaning(self, *inputs: NDArray[Any]) -> NDArray[Any]:

@@ -138,6 +138,8 @@ class Engine:
         """
         if isinstance(prompts, str | bytes):
             raise InvalidParameter("prompts is a list: give [prompt], not the prompt itself")
+        if not isinstance(prompts, Sequence | np.ndarray):
+            raise InvalidParameter(f"prompts is a list of prompts, got {type(prompts).__name__}")
         if params is None or isinstance(params, SamplingParams):
             each = [self.sampling(params, **fields)] * len(prompts)
         elif isinstance(params, Sequence):

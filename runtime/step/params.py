@@ -141,8 +141,9 @@ def model_defaults(generation: GenerationDefaults, max_tokens: object = None) ->
     defaults: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
     if not generation.do_sample:
         defaults["temperature"] = 0.0
-    if isinstance(max_tokens, int) and "min_tokens" in defaults:
-        defaults["min_tokens"] = min(defaults["min_tokens"], max_tokens)
+    most = plain(max_tokens)
+    if isinstance(most, int) and "min_tokens" in defaults:
+        defaults["min_tokens"] = min(defaults["min_tokens"], most)
     return defaults
 
 

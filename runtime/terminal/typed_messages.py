@@ -63,7 +63,12 @@ def terminal_reader() -> ReadLine:
 
 def read_text(path: Path) -> str:
     """A text file without its last line break. Raises OSError, RequestError."""
-    return text_of(path.read_bytes(), str(path))
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        error.filename = str(path)  # which an error of reading, unlike one of opening, lacks
+        raise
+    return text_of(data, str(path))
 
 
 def text_of(data: bytes, name: str) -> str:

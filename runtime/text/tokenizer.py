@@ -119,6 +119,8 @@ class Tokenizer:
         return found
 
     def _encode(self, inner: tokenizers.Tokenizer, text: str) -> list[int]:
+        if not isinstance(text, str):
+            raise InvalidParameter(f"a text is a str, got {type(text).__name__}")
         try:
             encoding = inner.encode(text, add_special_tokens=False)
         except (TypeError, UnicodeError) as error:

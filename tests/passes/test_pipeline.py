@@ -58,6 +58,7 @@ def test_every_pass_of_the_pipeline_has_a_name() -> None:
         ),
         ("lower-linears{scheme=bf16g64}", "expected one of f32, bf16, f16, int8, int8gN, got 'bf16g64'"),
         ('lower-linears{others=[At{module="x"}]}', "expected scheme of At, got '{module=\"x\"}'"),
+        ("lower-linears{others=[lm_head]}", "column 23: expected At{...}, got 'lm_head'"),
         ("lower-linears{scheme=int8", "--passes: '{' without '}' in 'lower-linears{scheme=int8'"),
         ("-fuse-gates{x=1}", "--passes: '-fuse-gates{x=1}' leaves a pass out and gives it options"),
     ],

@@ -21,7 +21,7 @@ from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import read_manifest, seal
 from llmc.runtime.errors import ChatTemplateError
 from llmc.runtime.terminal.run import RunOptions, run
-from llmc.runtime.terminal.typed_messages import Typed, read_message
+from llmc.runtime.terminal.typed_messages import Typed, read_message, read_text
 from tests.runtime.engine_folders import MakeEngine
 
 SYSTEM_TEMPLATE = "{% for m in messages %}{{ m['role'][0] }}{{ m['content'] }}|{% endfor %}"
@@ -205,6 +205,12 @@ def test_typed_messages(lines: list[str], text: str) -> None:
     typed = read_message(read_line, "> ", "... ")
     assert typed.text.lstrip() == text.lstrip() and not typed.is_command and waiting == []
     assert prompts == ["> ", *["... "] * (len(lines) - 1)]
+
+
+def test_a_file_that_opens_but_cannot_be_read_is_named() -> None:
+    with pytest.raises(OSError) as raised:
+        read_text(Path("/proc/self/mem"))
+    assert raised.value.filename == "/proc/self/mem"
 
 
 def test_a_command_may_hold_a_block() -> None:

@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -350,6 +351,12 @@ def test_a_callback_cannot_score(engine: Engine, call: str) -> None:
     good = engine.submit([1, 2], params)
     check(good.result(), [1, 2], params)
     assert "inside an output callback" in str(ended(bad).error)
+
+
+@pytest.mark.parametrize("prompts", [None, iter([[1]]), "text"], ids=lambda p: type(p).__name__)
+def test_prompts_that_are_no_list_are_refused(engine: Engine, prompts: Any) -> None:
+    with pytest.raises(InvalidParameter, match="prompts is a list"):
+        engine.generate(prompts)
 
 
 def test_a_second_thread_is_refused_and_harms_nothing(engine: Engine) -> None:

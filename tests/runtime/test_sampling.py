@@ -172,7 +172,8 @@ def test_defaults_of_the_model() -> None:
     assert model_defaults(GenerationDefaults(do_sample=True, max_new_tokens=9)) == {"max_tokens": 9}
     stated = GenerationDefaults(do_sample=True, presence_penalty=1.5, min_new_tokens=5, stop_strings=("x",))
     assert model_defaults(stated) == {"presence_penalty": 1.5, "min_tokens": 5, "stop": ("x",)}
-    assert model_defaults(stated, max_tokens=3)["min_tokens"] == 3
+    for most in (3, np.int64(3)):
+        assert model_defaults(stated, max_tokens=most)["min_tokens"] == 3
 
 
 @pytest.mark.parametrize(

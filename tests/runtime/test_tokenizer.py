@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -66,6 +67,11 @@ def test_truncation_and_padding_of_the_file_do_not_apply() -> None:
 def test_lone_surrogates_are_refused() -> None:
     with pytest.raises(InvalidParameter, match="surrogates"):
         TOKENIZERS["llama2"].encode("a\ud800b")
+
+
+def test_what_is_no_text_is_called_so() -> None:
+    with pytest.raises(InvalidParameter, match="a text is a str, got int"):
+        TOKENIZERS["llama2"].encode(cast(str, 5))
 
 
 def test_ids_without_a_token_decode_to_nothing() -> None:

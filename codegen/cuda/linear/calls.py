@@ -9,13 +9,17 @@ from llmc.codegen.cuda.linear.variants import LinearVariant, tile_name, variants
 from llmc.codegen.cuda.plan.launches import Call, Scope
 from llmc.codegen.hazards import scratch_span
 from llmc.codegen.preference import Preference
-from llmc.ir.graph import Node
+from llmc.ir.formats import Packed, WeightLayout
+from llmc.ir.graph import IRError, Node
 from llmc.ir.ops.kernel import PackedLinear
 
 
 def linear_call(node: Node, op: PackedLinear, scope: Scope) -> Call:
-    """IRError when the epilogue has no CUDA code."""
-    _, k = node.inputs[1].tensor.static_shape()
+    """IRError when the epilogue has no CUDA code, and for a weight in another order than kernels read."""
+    weight = node.inputs[1].tensor
+    if not isinstance(weight.layout, Packed) or weight.layout.order is not WeightLayout.ROWS:
+        raise IRError(f"{weight} is not in rows, which CUDA kernels read: leave layout out of lower-linears")
+    _, k = weight.static_shape()
     rows = row_symbol(node.output.tensor)
     counted = CountedBy.ROWS if rows == "R" else CountedBy.TOKENS
     found = variants(op, node.output.tensor.static_row_width(), k, scope.target, counted)
