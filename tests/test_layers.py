@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("ir", "compiler", "passes", "codegen", "runtime", "emulator")
+LAYERS = ("ir", "compiler", "passes", "codegen", "runtime", "serve", "emulator")
 BUILD_ONLY = {"torch", "transformers", "gguf", "ziglang", "accelerate"}
 
 # module prefix -> prefixes of ours that it may import; the longest match counts
 ALLOWED: dict[str, tuple[str, ...]] = {
     "llmc.ir": ("llmc.ir",),
     "llmc.runtime": ("llmc.runtime",),
+    "llmc.serve": ("llmc.serve", "llmc.runtime"),
     "llmc.passes": ("llmc.passes", "llmc.ir"),
     # the engine's schema is owned by its reader
     "llmc.codegen": ("llmc.codegen", "llmc.ir", "llmc.runtime.artifact", "llmc.runtime.cuda.plan"),
@@ -86,7 +87,7 @@ def test_only_the_compiler_knows_the_frameworks(path: Path) -> None:
 def test_what_is_imported_is_installed_with_llmc() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = [*project["dependencies"], *extras["build"], *extras["cuda"]]
+    names = [*project["dependencies"], *extras["build"], *extras["cuda"], *extras["serve"]]
     declared = {"".join(c for c in n.split(">")[0].split("=")[0].split("~")[0] if c not in " ").lower() for n in names}
     used = {i.split(".")[0] for p in sources() for i in imports(p)} - set(sys.stdlib_module_names) - {"llmc", ""}
     distribution = {"cuda": "cuda-python", "huggingface-hub": "transformers"}  # of imports with another name
