@@ -29,6 +29,7 @@ class Output:
     logprobs: tuple[TokenLogprobs, ...]  # one per token where asked for, else empty
     finish_reason: FinishReason | None
     error: RuntimeFailure | None = None
+    sample: int = 0  # which of a request's answers, where it has several
 
 
 @dataclass(frozen=True)
