@@ -3,7 +3,7 @@
 from collections.abc import Sequence, Set
 
 from llmc.runtime.loop.request import FinishReason
-from llmc.runtime.loop.results import Output, TokenLogprobs
+from llmc.runtime.loop.results import Mark, Output, TokenLogprobs
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.text.detokenize import StreamDetokenizer
 from llmc.runtime.text.stops import StopMatcher
@@ -25,6 +25,7 @@ class Answer:
         self._stop_ids = stop_ids
         self._max_tokens = max_tokens
         self._detokenizer = StreamDetokenizer(tokenizer, prompt) if tokenizer else None
+        self._special_ids = tokenizer.special_ids if tokenizer else frozenset()
         self._stops = StopMatcher(params.stop)
         self.token_ids: list[int] = []
         self.pieces: list[str] = []
@@ -38,10 +39,13 @@ class Answer:
             self.logprobs.append(logprobs)
         armed = len(self.token_ids) >= self._params.min_tokens
         text, reason = "", None
+        marks: list[Mark] = []
         if armed and token in self._stop_ids:
             self.stopped_by, reason = token, FinishReason.STOP
         elif self._detokenizer is not None:
             text = self._stops.feed(self._detokenizer.add(token), armed)
+            if token in self._special_ids:
+                marks.append(Mark(self._detokenizer.num_chars, token))
         if reason is None and self._stops.matched is None and len(self.token_ids) >= self._max_tokens:
             reason = FinishReason.LENGTH
         if reason is not None:
@@ -49,7 +53,7 @@ class Answer:
         if self._stops.matched is not None:
             self.stopped_by, reason = self._stops.matched, FinishReason.STOP
         self.pieces.append(text)
-        return Output(text, (token,), (logprobs,) if logprobs is not None else (), reason)
+        return Output(text, (token,), (logprobs,) if logprobs is not None else (), reason, marks=tuple(marks))
 
     def interrupt(self) -> str:
         """The answer ends from outside: the text that was held back."""
