@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llmc.runtime.loop.results import Completion, Output, TokenLogprobs
+from llmc.runtime.loop.results import Completion, Mark, Output, TokenLogprobs
 from llmc.serve.protocol.answer import Head, Usage, event, finish_reason
 from llmc.serve.protocol.chat import ChatRequest
 from llmc.serve.protocol.delta import ChatParser, Delta
@@ -44,7 +44,7 @@ class ChatAnswer:
             self._samples[sample] = _Sample(self._new_parser(), self._request)
         state = self._samples[sample]
         first = not state.begun
-        delta = state.feed(output.text)
+        delta = state.feed(output.text, output.marks)
         reason = None
         if output.finish_reason is not None:
             reason = finish_reason(output.finish_reason, output.error)
@@ -68,7 +68,7 @@ class ChatAnswer:
     def _choice(self, at: int, completion: Completion) -> dict[str, Any]:
         reason = finish_reason(completion.finish_reason, completion.error)
         state = _Sample(self._new_parser(), self._request)
-        delta = merged(state.feed(completion.text), state.finish())
+        delta = merged(state.feed(completion.text, completion.marks), state.finish())
         calls = [{k: v for k, v in call.items() if k != "index"} for call in delta.get("tool_calls", ())]
         message: dict[str, Any] = {"role": "assistant", "content": delta.get("content"), "refusal": None}
         if message["content"] is None and not calls:
@@ -101,9 +101,9 @@ class _Sample:
         self._called = False
         self.begun = False
 
-    def feed(self, text: str) -> dict[str, Any]:
+    def feed(self, text: str, marks: Sequence[Mark]) -> dict[str, Any]:
         self.begun = True
-        return self._body(self._parser.feed(text)) if text else {}
+        return self._body(self._parser.feed(text, marks)) if text or marks else {}
 
     def finish(self) -> dict[str, Any]:
         return self._body(self._parser.finish())

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from llmc.runtime.loop.results import Mark
+
 Tool = Mapping[str, Any]  # {"type": "function", "function": {...}}, as the request has it
 
 
@@ -33,7 +35,9 @@ class Delta:
 class ChatParser(Protocol):
     """Reads one answer. Whatever it cannot read as something else is content: no text is lost."""
 
-    def feed(self, text: str) -> list[Delta]: ...
+    def feed(self, text: str, marks: Sequence[Mark] = ()) -> list[Delta]:
+        """The next piece of the text, and the special tokens that came with it: places in the whole text."""
+        ...
 
     def finish(self) -> list[Delta]:
         """What was held back, now that nothing follows."""
@@ -41,21 +45,20 @@ class ChatParser(Protocol):
 
 
 class ParserMaker(Protocol):
-    """Makes a parser for one sample. `prompt_end` is the text that the prompt ends with: a template may open a
-    section of reasoning itself."""
+    """Makes a parser for one sample. A template may open a section of reasoning itself: see the prompt's end."""
 
-    def __call__(self, tools: Sequence[Tool], prompt_end: str) -> ChatParser: ...
+    def __call__(self, tools: Sequence[Tool], prompt_ids: Sequence[int]) -> ChatParser: ...
 
 
 class PlainParser:
     """All of it is content."""
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str, marks: Sequence[Mark] = ()) -> list[Delta]:
         return [Delta(content=text)] if text else []
 
     def finish(self) -> list[Delta]:
         return []
 
 
-def plain_parser(tools: Sequence[Tool], prompt_end: str) -> ChatParser:
+def plain_parser(tools: Sequence[Tool], prompt_ids: Sequence[int]) -> ChatParser:
     return PlainParser()

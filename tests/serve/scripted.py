@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmc.runtime.artifact.manifest import GenerationDefaults, ModelSummary, SpecialTokens
@@ -241,7 +241,7 @@ class ScriptedStream:
 
 
 def _of_sample(output: Output, at: int) -> Output:
-    return Output(output.text, output.token_ids, output.logprobs, output.finish_reason, output.error, at)
+    return replace(output, sample=at)
 
 
 class ScriptedProcess:

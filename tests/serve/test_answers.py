@@ -11,7 +11,7 @@ import pytest
 
 from llmc.runtime.errors import NonFiniteLogits
 from llmc.runtime.loop.request import FinishReason
-from llmc.runtime.loop.results import Output, TokenLogprobs
+from llmc.runtime.loop.results import Mark, Output, TokenLogprobs
 from llmc.serve.protocol.answer import Head, Usage
 from llmc.serve.protocol.chat import read_chat
 from llmc.serve.protocol.chat_answer import ChatAnswer
@@ -32,7 +32,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 class LetterParser:
     """A toy style: R is reasoning, C1 begins a call, which a lower-case letter goes on; the rest is content."""
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str, marks: Sequence[Mark] = ()) -> list[Delta]:
         return [self._delta(letter) for letter in text]
 
     def _delta(self, letter: str) -> Delta:
