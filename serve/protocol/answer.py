@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from llmc.runtime.errors import RuntimeFailure
+from llmc.runtime.errors import EngineGone, RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import Completion
-from llmc.serve.protocol.errors import ApiError
+from llmc.serve.protocol.errors import ApiError, from_failure
 
 DONE = b"data: [DONE]\n\n"
 
@@ -65,6 +65,8 @@ class Usage:
 
 def finish_reason(reason: FinishReason, error: RuntimeFailure | None) -> str:
     """`stop` or `length`. Raises ApiError for an answer that was ended by anything else."""
+    if isinstance(error, EngineGone):
+        raise from_failure(error)
     if reason is FinishReason.ERROR:
         raise ApiError(500, str(error or "the answer failed"), code="answer_failed")
     if reason is FinishReason.CANCELLED:

@@ -74,6 +74,7 @@ class ScriptedEngine:
     template: str | None = TEMPLATE
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
     refusal: RuntimeFailure | None = None
+    step_seconds: float = 0
     fault_after: int | None = None  # tokens of a sample, then it fails
     streams: list[ScriptedStream] = field(default_factory=list)
     started: int = 0
@@ -194,7 +195,7 @@ class ScriptedStream:
 
     async def _wait(self) -> None:
         """For the gate, or for whatever ends the answer anyway."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.engine.step_seconds)
         while not (self.engine.gate.is_set() or self.cancelled or self.engine.gone.is_set()):
             await asyncio.sleep(0.001)
 
