@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from llmc.runtime.loop.request import FinishReason
-from llmc.runtime.loop.results import Output, TokenLogprobs
+from llmc.runtime.loop.results import Mark, Output, TokenLogprobs
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.text.detokenize import StreamDetokenizer
 from llmc.runtime.text.stops import StopMatcher
@@ -16,10 +16,12 @@ class Answer:
     def __init__(self, params: SamplingParams, tokenizer: Tokenizer | None, prompt: Sequence[int] = ()) -> None:
         self._params = params
         self._detokenizer = StreamDetokenizer(tokenizer, prompt) if tokenizer else None
+        self._special_ids = tokenizer.special_ids if tokenizer else frozenset()
         self._stops = StopMatcher(params.stop)
         self.token_ids: list[int] = []
         self.pieces: list[str] = []
         self.logprobs: list[TokenLogprobs] = []
+        self.marks: list[Mark] = []
         self.stopped_by: int | str | None = None
 
     def accept(self, token: int, logprobs: TokenLogprobs | None, reason: FinishReason | None) -> Output:
@@ -32,16 +34,20 @@ class Answer:
             self.logprobs.append(logprobs)
         armed = len(self.token_ids) >= self._params.min_tokens
         text = ""
+        marks: tuple[Mark, ...] = ()
         if reason is FinishReason.STOP:
             self.stopped_by = token
         elif self._detokenizer is not None:
             text = self._stops.feed(self._detokenizer.add(token), armed)
+            if token in self._special_ids:
+                marks = (Mark(self._detokenizer.num_chars, token),)
         if reason is not None and self._stops.matched is None:
             text += self._flush(armed)
         if self._stops.matched is not None:
             self.stopped_by, reason = self._stops.matched, FinishReason.STOP
         self.pieces.append(text)
-        return Output(text, (token,), (logprobs,) if logprobs is not None else (), reason)
+        self.marks += marks
+        return Output(text, (token,), (logprobs,) if logprobs is not None else (), reason, marks=marks)
 
     def interrupt(self) -> str:
         """The answer ends from outside: the text that was held back."""
