@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmc.runtime.artifact.manifest import SpecialTokens
+from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import Mark, Output
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.text.answer import Answer
@@ -23,11 +24,12 @@ def special(tokenizer: Tokenizer) -> int:
 
 
 def outputs(tokenizer: Tokenizer, ids: list[int], stop: tuple[str, ...] = ()) -> list[Output]:
-    answer = Answer(SamplingParams(stop=stop), tokenizer, frozenset(), len(ids))
+    answer = Answer(SamplingParams(stop=stop), tokenizer)
     found: list[Output] = []
     for token in ids:
         if not found or found[-1].finish_reason is None:
-            found.append(answer.accept(token, None))
+            reason = FinishReason.LENGTH if len(found) == len(ids) - 1 else None
+            found.append(answer.accept(token, None, reason))
     return found
 
 
