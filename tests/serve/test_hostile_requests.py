@@ -132,13 +132,14 @@ PATHS = [
 ]
 
 
-def fuzzed(rng: random.Random) -> bytes:
-    """A body that begins well and then goes wrong: in its values, or in its bytes."""
-    body: dict[str, Any] = (
-        {"messages": [HI], "max_tokens": 2} if rng.random() < 0.5 else {"prompt": "Hi", "max_tokens": 2}
-    )
+def fuzzed(rng: random.Random) -> tuple[str, bytes]:
+    """A path, and a body that begins well and then goes wrong: in its values, or in its bytes."""
+    path = rng.choice(PATHS)
+    text = {"prompt": "Hi"} if path in ("/v1/completions", "/tokenize") else {"messages": [HI]}
+    body: dict[str, Any] = {**text, "max_tokens": 2} if path.startswith("/v1") else {"tokens": [5]}
     for name in rng.choices(list(GOOD), k=rng.randrange(3)):
-        body[name] = GOOD[name]
+        if name not in ("messages", "prompt", "tools") or name in body:
+            body[name] = GOOD[name]
     for name in rng.choices(NAMES, k=rng.choice([0, 0, 1, 1, 2])):
         body[name] = _value(rng, 3)
     written = bytearray(json.dumps(body), "utf-8")
@@ -147,7 +148,7 @@ def fuzzed(rng: random.Random) -> bytes:
         written[at : at + rng.randrange(3)] = rng.choice(
             [b"", b"[", b"{", b'"', b"\\", b"\xff", b"e9", b"\\ud800", b","]
         )
-    return bytes(written)
+    return path, bytes(written)
 
 
 def _value(rng: random.Random, depth: int) -> Any:
@@ -164,7 +165,7 @@ def _value(rng: random.Random, depth: int) -> Any:
 async def fuzz(rounds: int, seed: int) -> Counter[int]:
     client, rng, seen = Client.of(ScriptedEngine(script=says("abc"))), random.Random(seed), Counter[int]()
     for _ in range(rounds):
-        path, body = rng.choice(PATHS), fuzzed(rng)
+        path, body = fuzzed(rng)
         response = await asyncio.wait_for(client.post(path, body), 10)
         assert response.complete and response.status < 500, (path, body)
         seen[response.status] += 1
@@ -175,4 +176,4 @@ async def fuzz(rounds: int, seed: int) -> Counter[int]:
 @pytest.mark.parametrize("seed", range(2))
 def test_fuzzed_bodies(seed: int) -> None:
     seen = asyncio.run(fuzz(5000, seed))
-    assert seen[200] > 500 and seen[400] > 1000
+    assert seen[200] > 300 and seen[400] > 1000
