@@ -10,7 +10,7 @@ from llmc.runtime.loop.results import Completion, Output
 from llmc.runtime.process.protocol import AnswerStream
 from llmc.runtime.step.params import SamplingParams
 from llmc.serve.http.exchange import Exchange
-from llmc.serve.protocol.answer import Usage
+from llmc.serve.protocol.answer import REFUSALS, Usage
 from llmc.serve.protocol.errors import from_failure
 from llmc.serve.protocol.generation import Generation
 from llmc.serve.server import Model, Server
@@ -65,13 +65,8 @@ class Answering:
     ) -> None:
         self._stream.cancel()
         self._server.running.discard(self._stream)
-        completions = self._completions
-        reasons = {one.finish_reason for one in completions or ()}
-        if FinishReason.ERROR in reasons or (completions is None and isinstance(error, RuntimeFailure)):
-            how = "failed"
-        else:
-            how = "cancelled" if completions is None or FinishReason.CANCELLED in reasons else "finished"
-        self._model.metrics.end(how, completions if completions and how == "finished" else ())
+        how = _outcome(self._completions)
+        self._model.metrics.end(how, self._completions or () if how == "finished" else ())
 
     async def outputs(self) -> AsyncIterator[Output]:
         """As they come. Raises ApiError if the engine goes away."""
@@ -97,3 +92,15 @@ class Answering:
         usage = Usage.of(self._completions, self._stream.num_cached)
         exchange.facts["output_tokens"] = exchange.facts.get("output_tokens", 0) + usage.num_output
         return self._completions, usage
+
+
+def _outcome(completions: Sequence[Completion] | None) -> str:
+    """Of a request in one word. Who left before the end was there has cancelled it."""
+    if completions is None:
+        return "cancelled"
+    if any(isinstance(one.error, REFUSALS) for one in completions):
+        return "refused"
+    reasons = {one.finish_reason for one in completions}
+    if FinishReason.ERROR in reasons:
+        return "failed"
+    return "cancelled" if FinishReason.CANCELLED in reasons else "finished"

@@ -10,6 +10,7 @@ from llmc.runtime.process.facts import EngineFacts
 from llmc.runtime.process.protocol import ServedEngine
 from llmc.runtime.process.stats import EngineStats
 
+OUTCOMES = ("finished", "cancelled", "failed", "refused")
 _LABELS = ("model_name", "engine")
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640)
 _TPOT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
@@ -29,8 +30,11 @@ class Metrics:
         )
         self._started = self._counter("llmc:requests_started", "Requests that an engine took.")
         self._ended = Counter(
-            "llmc:requests_ended", "How they ended.", [*_LABELS, "how"], registry=self.registry
-        )  # finished, cancelled or failed: they add up to those started, at idle
+            "llmc:requests_ended",
+            "By outcome; at idle they add up to those started.",
+            [*_LABELS, "how"],
+            registry=self.registry,
+        )
         self._success = Counter(
             "vllm:request_success", "Answers by why they ended.", [*_LABELS, "finished_reason"], registry=self.registry
         )
@@ -53,7 +57,7 @@ class Metrics:
     def of(self, model: str) -> "ModelMetrics":
         return ModelMetrics(
             started=self._started.labels(model, "0"),
-            ended={how: self._ended.labels(model, "0", how) for how in ("finished", "cancelled", "failed")},
+            ended={how: self._ended.labels(model, "0", how) for how in OUTCOMES},
             success={reason: self._success.labels(model, "0", reason) for reason in ("stop", "length")},
             ttft=self._ttft.labels(model, "0"),
             itl=self._itl.labels(model, "0"),

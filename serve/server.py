@@ -21,15 +21,22 @@ from llmc.serve.protocol.token_texts import TokenTexts
 INLINE_CHARS = 2000  # texts up to this are tokenised at once: a thread costs more
 
 
-@dataclass(frozen=True)
+@dataclass
 class Model:
     """One engine under the name that clients ask for."""
 
     name: str
     engine: ServedEngine
-    texts: TokenTexts
     metrics: ModelMetrics
     parser: ParserMaker
+    _texts: TokenTexts | None = None
+
+    @property
+    def texts(self) -> TokenTexts:
+        """Of the tokenizer that the engine has now: after a restart it may be another one."""
+        if self._texts is None or self._texts.tokenizer is not self.engine.tokenizer:
+            self._texts = TokenTexts(self.engine.tokenizer)
+        return self._texts
 
     async def encode(self, text: str) -> list[int]:
         """Raises ApiError."""
@@ -77,7 +84,7 @@ class Server:
         self.metrics.serve(process.engines)
         for name, engine in process.engines.items():
             parser = (parsers or {}).get(name, plain_parser)
-            self.models[name] = Model(name, engine, TokenTexts(engine.tokenizer), self.metrics.of(name), parser)
+            self.models[name] = Model(name, engine, self.metrics.of(name), parser)
 
     def stop_taking(self) -> None:
         self._draining = True

@@ -8,12 +8,14 @@ from typing import Any
 
 import orjson
 
-from llmc.runtime.errors import EngineGone, RuntimeFailure
+from llmc.runtime.errors import EngineGone, InvalidParameter, PromptTooLong, QueueFull, RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import Completion
 from llmc.serve.protocol.errors import ApiError, from_failure
 
 DONE = b"data: [DONE]\n\n"
+REFUSALS = (QueueFull, PromptTooLong, InvalidParameter)  # by the engine's process, of a request that it never began
+ENDINGS = (EngineGone, *REFUSALS)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Usage:
 
 def finish_reason(reason: FinishReason, error: RuntimeFailure | None) -> str:
     """`stop` or `length`. Raises ApiError for an answer that was ended by anything else."""
-    if isinstance(error, EngineGone):
+    if isinstance(error, ENDINGS):
         raise from_failure(error)
     if reason is FinishReason.ERROR:
         raise ApiError(500, str(error or "the answer failed"), code="answer_failed")

@@ -120,10 +120,11 @@ GOOD: dict[str, Any] = {
     "latency": "batch",
 }
 NAMES = [*CAPS, *TEXTS, "echo", "stream_options", "tool_choice", "response_format", "chat_template_kwargs", "documents",
-         "reasoning_effort", "parallel_tool_calls", "logit_bias", "suffix", "tokens", "input", "nonsense"]  # fmt: skip
+         "reasoning_effort", "parallel_tool_calls", "logit_bias", "suffix", "tokens", "input", "nonsense", "reasoning", "text", "instructions", "top_logprobs"]  # fmt: skip
 PATHS = [
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/tokenize",
     "/detokenize",
     "/v1/embeddings",
@@ -132,11 +133,18 @@ PATHS = [
 ]
 
 
+BASES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "Hi", "max_tokens": 2},
+    "/v1/responses": {"input": [HI], "max_output_tokens": 2},
+    "/tokenize": {"prompt": "Hi"},
+    "/detokenize": {"tokens": [5]},
+}
+
+
 def fuzzed(rng: random.Random) -> tuple[str, bytes]:
     """A path, and a body that begins well and then goes wrong: in its values, or in its bytes."""
     path = rng.choice(PATHS)
-    text = {"prompt": "Hi"} if path in ("/v1/completions", "/tokenize") else {"messages": [HI]}
-    body: dict[str, Any] = {**text, "max_tokens": 2} if path.startswith("/v1") else {"tokens": [5]}
+    body: dict[str, Any] = dict(BASES.get(path, {"messages": [HI], "max_tokens": 2}))
     for name in rng.choices(list(GOOD), k=rng.randrange(3)):
         if name not in ("messages", "prompt", "tools") or name in body:
             body[name] = GOOD[name]
