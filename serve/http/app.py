@@ -16,11 +16,13 @@ class App:
     def __init__(self, server: Server, routes: Iterable[Route[Server]]) -> None:
         self._server = server
         self._router = Router(routes)
+        self.num_open = 0  # requests being answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         exchange = Exchange(scope, receive, send)
+        self.num_open += 1
         try:
             await self._answer(exchange)
         except ApiError as error:
@@ -29,6 +31,7 @@ class App:
             self._server.log.event("fault", id=exchange.id, path=exchange.path, cause=_brief(error))
             await exchange.refuse(ApiError(500, f"internal error; the log has it under {exchange.id}"))
         finally:
+            self.num_open -= 1
             exchange.close()
             self._record(exchange)
 

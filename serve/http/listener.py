@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -106,41 +104,3 @@ class Listener(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def open_socket(host: str, port: int) -> socket.socket:
-    """Bound, not listening yet. Raises OSError with the address in its filename."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), f"{host}:{port}") from error
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(2048)  # now, or another server on this port would only be found out later
-    except OSError as error:
-        listening.close()
-        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
-    return listening
-
-
-def open_unix_socket(path: Path) -> socket.socket:
-    """For this user alone. A socket of a server that is gone is replaced; raises OSError if one answers."""
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if path.is_socket():
-            with (
-                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other,
-                contextlib.suppress(ConnectionRefusedError),
-            ):
-                other.connect(str(path))
-                raise OSError(98, "another server listens there", str(path))
-            path.unlink()
-        listening.bind(str(path))
-        path.chmod(0o600)
-        listening.listen(2048)
-    except OSError as error:
-        listening.close()
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-    return listening

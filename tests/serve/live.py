@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from llmc.serve.http.app import App
 from llmc.serve.http.cors import Cors
 from llmc.serve.http.keys import ApiKeys
-from llmc.serve.http.listener import Listener, open_socket
+from llmc.serve.http.listener import Listener
+from llmc.serve.http.sockets import open_socket
 from llmc.serve.log import EventLog
 from llmc.serve.routes.table import ROUTES
 from llmc.serve.server import Server

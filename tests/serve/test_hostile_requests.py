@@ -119,8 +119,11 @@ GOOD: dict[str, Any] = {
     "priority": 1,
     "latency": "batch",
 }
-NAMES = [*CAPS, *TEXTS, "echo", "stream_options", "tool_choice", "response_format", "chat_template_kwargs", "documents",
-         "reasoning_effort", "parallel_tool_calls", "logit_bias", "suffix", "tokens", "input", "nonsense", "reasoning", "text", "instructions", "top_logprobs"]  # fmt: skip
+NAMES = [
+    *(*CAPS, *TEXTS, "echo", "stream_options", "tool_choice", "response_format", "chat_template_kwargs", "documents"),
+    *("reasoning_effort", "parallel_tool_calls", "logit_bias", "suffix", "tokens", "input", "nonsense", "reasoning"),
+    *("text", "instructions"),
+]
 PATHS = [
     "/v1/chat/completions",
     "/v1/completions",
