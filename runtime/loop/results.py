@@ -75,3 +75,4 @@ class Completion:
     num_preemptions: int
     timing: Timing
     error: RuntimeFailure | None = None
+    marks: tuple[Mark, ...] = ()  # among the text
