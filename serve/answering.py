@@ -70,13 +70,13 @@ class Answering:
 
     async def outputs(self) -> AsyncIterator[Output]:
         """As they come. Raises ApiError if the engine goes away."""
-        last = None
+        last: dict[int, float] = {}
         try:
             async for output in self._stream:
                 now = time.perf_counter()
-                if last is not None:
-                    self._model.metrics.gap(now - last)
-                last = now
+                if (before := last.get(output.sample)) is not None:
+                    self._model.metrics.gap(now - before)
+                last[output.sample] = now
                 if output.finish_reason is FinishReason.ERROR or output.finish_reason is FinishReason.CANCELLED:
                     self._completions = await self._stream.result()
                 yield output

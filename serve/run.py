@@ -10,13 +10,13 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmc.runtime.errors import RuntimeFailure
 from llmc.runtime.process.engine_process import EngineProcess
-from llmc.runtime.process.protocol import ServedEngine
+from llmc.runtime.process.protocol import ServedEngine, ServedProcess
 from llmc.serve.http.keys import read_keys
 from llmc.serve.http.sockets import open_socket, open_unix_socket, url
 from llmc.serve.options import ServeOptions
@@ -48,20 +48,35 @@ def serve(options: ServeOptions) -> int:
 async def _serve(
     options: ServeOptions, named: Mapping[str, Path], keys: list[str], listening: socket.socket, began: float
 ) -> int:
-    signals = _Signals()
+    signals = Signals()
+    signals.listen()
     load = EngineProcess.start(named, options.load, device=options.device, restart=options.restart)
+    return await serve_process(load, options, keys, listening, signals, began)
+
+
+async def serve_process(
+    load: Coroutine[Any, Any, ServedProcess],
+    options: ServeOptions,
+    keys: list[str],
+    listening: socket.socket,
+    signals: "Signals",
+    began: float,
+) -> int:
+    """Serve the process of engines that `load` gives; the exit code. Raises what `load` raises."""
     starting = asyncio.create_task(load)
     service = (await asyncio.to_thread(_import_service))(options, keys, listening)
     try:
         process = await _unless(signals.first, starting)
         if process is None:
             return 0
-        async with process:
+        try:
             await _warm_up(process.engines)
             service.begin(process)
-            names = ",".join(named)
-            service.log.event("ready", url=url(listening), models=names, seconds=time.perf_counter() - began)
+            facts = {"url": url(listening), "models": ",".join(process.engines)}
+            service.log.event("ready", **facts, seconds=time.perf_counter() - began)
             return await _until_the_end(service, process, signals, options.restart)
+        finally:
+            await process.close()
     finally:
         starting.cancel()
         with contextlib.suppress(asyncio.CancelledError, RuntimeFailure):
@@ -85,7 +100,7 @@ async def _warm_up(engines: Mapping[str, ServedEngine]) -> None:
             raise completion.error
 
 
-async def _until_the_end(service: "Service", process: EngineProcess, signals: "_Signals", restart: bool) -> int:
+async def _until_the_end(service: "Service", process: ServedProcess, signals: "Signals", restart: bool) -> int:
     if restart:
         await signals.first.wait()
     else:
@@ -110,15 +125,17 @@ async def _unless(event: asyncio.Event, work: asyncio.Task[T]) -> T | None:
     return None
 
 
-class _Signals:
+class Signals:
     """The first SIGTERM or Ctrl-C asks to leave, the second to hurry, the third gets what it wants."""
 
     def __init__(self) -> None:
         self.first, self.second = asyncio.Event(), asyncio.Event()
-        for one in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(one, self._came)
 
-    def _came(self) -> None:
+    def listen(self) -> None:
+        for one in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(one, self.came)
+
+    def came(self) -> None:
         if self.second.is_set():
             os._exit(EXIT_DEAD)
         (self.second if self.first.is_set() else self.first).set()

@@ -49,6 +49,7 @@ def facts(name: str) -> EngineFacts:
         name=name,
         folder=f"/engines/{name}",
         model=ModelSummary(name, "Scripted", "f32", 1, VOCAB, NUM_VALID, MAX_LEN),
+        digest="",
         producer="test",
         version="test",
         device="cpu",
@@ -62,6 +63,7 @@ def facts(name: str) -> EngineFacts:
         weights_bytes=1000,
         kv_bytes=2000,
         arena_bytes=3000,
+        token_seconds=0.001,
     )
 
 
