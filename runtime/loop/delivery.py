@@ -73,6 +73,7 @@ class Delivery:
             num_preemptions=live.request.num_preemptions,
             timing=Timing((live.first_token or now) - live.submitted, now - live.submitted),
             error=error,
+            marks=tuple(answer.marks),
         )
 
     def _deliver(self, live: Live, output: Output) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmc.runtime.artifact.manifest import GenerationDefaults, ModelSummary, SpecialTokens
 from llmc.runtime.errors import EngineGone, InvalidParameter, PromptTooLong, RequestError, RuntimeFailure
-from llmc.runtime.loop.request import FinishReason
+from llmc.runtime.loop.request import Ends, FinishReason
 from llmc.runtime.loop.results import Completion, Output, Timing, TokenLogprobs
 from llmc.runtime.process.facts import EngineFacts
 from llmc.runtime.process.protocol import Scorer, State
@@ -182,7 +182,7 @@ class ScriptedStream:
     async def __aiter__(self) -> AsyncIterator[Output]:
         if self.over:
             return
-        answers = [self._answer(at) for at in range(self.num_samples)]
+        answers = [Answer(self.params, self.engine.tokenizer, self.prompt) for _ in range(self.num_samples)]
         scripts = [iter(self.engine.script(self.prompt, at)) for at in range(self.num_samples)]
         while len(self.completions) < self.num_samples:
             await self._wait()
@@ -198,10 +198,11 @@ class ScriptedStream:
         while not (self.engine.gate.is_set() or self.cancelled or self.engine.gone.is_set()):
             await asyncio.sleep(0.001)
 
-    def _answer(self, sample: int) -> Answer:
+    @property
+    def ends(self) -> Ends:
         stop_ids = frozenset(self.params.stop_token_ids) | ({IM_END} if not self.params.ignore_eos else set())
         most = min(self.params.max_tokens or MAX_LEN, MAX_LEN - len(self.prompt))
-        return Answer(self.params, self.engine.tokenizer, stop_ids, most, self.prompt)
+        return Ends(stop_ids, self.params.min_tokens, most)
 
     def _step(self, at: int, answer: Answer, token: int | None) -> Output:
         error: RuntimeFailure | None = None
@@ -214,7 +215,8 @@ class ScriptedStream:
             output = Output(answer.interrupt(), (), (), reason, error, at)
         else:
             logprobs = None if self.params.logprobs is None else entry(token, self.params.logprobs)
-            output = _of_sample(answer.accept(token, logprobs), at)
+            ended = self.ends.reason(token, len(answer.token_ids) + 1)
+            output = _of_sample(answer.accept(token, logprobs, ended), at)
         if output.finish_reason is not None:
             self.completions[at] = self._completion(answer, output)
         return output
@@ -233,6 +235,7 @@ class ScriptedStream:
             num_preemptions=0,
             timing=Timing(0.01, 0.02),
             error=output.error,
+            marks=tuple(answer.marks),
         )
 
     def _end(self) -> None:
