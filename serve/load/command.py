@@ -61,14 +61,15 @@ def _serving(options: BenchOptions, progress: Progress, console: Console) -> int
         results = compare(field.contenders, workload, options.repetitions, options.warmup, progress)
     progress.end()
     subject = field.subject
-    console.print(f"{subject.model}, {subject.server or 'in process'}, prompts: {subject.prompts}", soft_wrap=True)
-    for part in serving_tables(results, against_first=field.kind == "ablation"):
-        console.print(part, soft_wrap=isinstance(part, str), highlight=False)
+    title = f"{subject.model}, {subject.server or 'in process'}"
     _write(options.json, serving_report(field.kind, subject, workload, results))
     if options.png is not None:
         from llmc.serve.load.picture import draw  # matplotlib takes a second
 
-        draw(results, f"{subject.model}, {subject.server or 'in process'}", options.png)
+        draw(results, title, options.png)
+    console.print(f"{title}, prompts: {subject.prompts}", soft_wrap=True)
+    for part in serving_tables(results, against_first=field.kind == "ablation"):
+        console.print(part, soft_wrap=isinstance(part, str), highlight=False)
     return _told_failures(results)
 
 
@@ -107,8 +108,8 @@ def _offline(options: BenchOptions, progress: Progress, console: Console) -> int
     with _engine(options, folder) as engine:
         speeds = measure_cases(engine, wanted, options.repetitions, mix.seed, _machine(options, folder), progress)
     progress.end()
-    console.print(offline_table(speeds), highlight=False)
     _write(options.json, offline_report(_subject(folder), speeds))
+    console.print(offline_table(speeds), highlight=False)
     return 0
 
 

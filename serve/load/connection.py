@@ -10,6 +10,7 @@ import asyncio
 import ssl
 import time
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -61,8 +62,7 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.open = transport, True
+        self._transport, self.open = cast(asyncio.Transport, transport), True  # uvloop's is one without saying so
 
     def data_received(self, data: bytes) -> None:
         self._now = time.perf_counter()

@@ -23,8 +23,11 @@ def draw(results: Sequence[Result], title: str, path: Path) -> None:
     """TTFT, and TPOT beside it, of every load over the output tokens a second that it reached."""
     figure = Figure(figsize=(11, 4.8), dpi=150, layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", color=INK, fontsize=12, fontweight="bold")
-    for axes, name in zip(figure.subplots(1, 2), ("TTFT", "TPOT"), strict=True):
+    panels = figure.subplots(1, 2)
+    for axes, name in zip(panels, ("TTFT", "TPOT"), strict=True):
         _panel(axes, name, results)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper right", ncols=2, frameon=False, labelcolor=INK)
     figure.savefig(path)
 
 
@@ -39,15 +42,13 @@ def _panel(axes: Axes, name: str, results: Sequence[Result]) -> None:
     for (result, _), rate, height in zip(drawn, rates, tail, strict=True):
         label = result.name.removesuffix(" in flight").removesuffix(" requests/s")
         axes.annotate(label, (rate, height), (0, 7), textcoords="offset points", ha="center", color=FAINT, fontsize=8)
-    axes.set_title(f"{name} (labels: {_kind(results)})", loc="left", color=INK, fontsize=10)
+    axes.set_title(f"{name}, ms; at the points: {_kind(results)}", loc="left", color=INK, fontsize=10)
     axes.set_xlabel("output tokens / s", color=FAINT)
-    axes.set_ylabel("ms", color=FAINT)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, max(rates, default=1.0) * 1.08 or 1.0)
     axes.set_ylim(0, max(tail, default=1.0) * 1.12 or 1.0)
     axes.grid(color=GRID, linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=FAINT)
-    axes.legend(frameon=False, loc="upper left")
 
 
 def _latency(result: Result, name: str) -> Percentiles | None:

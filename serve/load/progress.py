@@ -30,7 +30,8 @@ class Progress:
 
     def end(self) -> None:
         """Results follow: nothing moves any more."""
-        self._bars.stop()
+        if self._console.is_terminal:
+            self._bars.stop()
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
