@@ -18,28 +18,33 @@ from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import EngineError
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.kv.pool_sizes import retentions
+from llmc.runtime.loop.batch import Batch
 from llmc.runtime.loop.commit import Commit, TokenEvent
 from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.prompts import check_ids
 from llmc.runtime.loop.request import Ends, FinishReason, Request, TokenHistory
 from llmc.runtime.loop.results import TokenLogprobs
-from llmc.runtime.loop.schedule import Batch, Scheduler
+from llmc.runtime.loop.schedule import Scheduler
 from llmc.runtime.loop.score import Scorer
 from llmc.runtime.step.arrays import StepBuffers
 from llmc.runtime.step.limits import LoadOptions
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.step.row_sampling import RowSampling
+from llmc.runtime.step.scheduling import LatencyClass, SchedulingOptions
 
 
 class EngineCore:
     """A loaded engine. One thread drives it, and an exception that leaves `step` in its middle has torn it: then
     `begin_anew` makes it sound again."""
 
-    def __init__(self, artifact: Artifact, device: Device, max_batch: int) -> None:
+    def __init__(
+        self, artifact: Artifact, device: Device, max_batch: int, scheduling: SchedulingOptions | None = None
+    ) -> None:
         self.artifact = artifact
         self.device = device
         self.blocks = BlockManager(retentions(artifact.target.kv, device.limits.max_tokens), device.num_blocks)
-        self.scheduler = Scheduler(self.blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
+        limits = device.limits
+        self.scheduler = Scheduler(self.blocks, max_batch, limits.max_tokens, limits.max_seq_len, scheduling)
         self._buffers = StepBuffers(device.limits)
         self._commit = Commit(self.scheduler)
         self._arrivals = 0
@@ -88,7 +93,7 @@ class EngineCore:
         artifact: Artifact | None = None
         try:
             artifact = open_artifact(folder, machine, meanwhile, device)
-            return cls(artifact, devices[0], devices[0].limits.max_seqs)
+            return cls(artifact, devices[0], devices[0].limits.max_seqs, options.scheduling)
         except BaseException:
             for opened in devices:
                 opened.close()
@@ -108,20 +113,30 @@ class EngineCore:
         check_ids(ids, model.vocab_size)
         self.scheduler.check_possible(len(ids))
 
-    def request(self, ids: Sequence[int], params: SamplingParams, seed: int, sample: int = 0) -> Request:
+    def request(
+        self,
+        ids: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        sample: int = 0,
+        *,
+        latency: LatencyClass = LatencyClass.STANDARD,
+        priority: int = 0,
+    ) -> Request:
         """A request that `check` has let pass, not queued yet."""
         eos = frozenset() if params.ignore_eos else frozenset(self.artifact.manifest.tokens.eos)
         stop_ids = eos | frozenset(params.stop_token_ids)
         room = self.max_len - len(ids)
         ends = Ends(stop_ids, params.min_tokens, room if params.max_tokens is None else min(room, params.max_tokens))
         rows = RowSampling(params, seed, len(ids), stop_ids, sample)
-        return Request(-1, TokenHistory(ids), len(ids), rows, ends, params.logprobs)
+        return Request(-1, TokenHistory(ids), len(ids), rows, ends, params.logprobs, latency, priority)
 
-    def add(self, request: Request) -> None:
-        """Queue it behind those that came before. Raises PromptTooLong."""
-        request.arrival = self._arrivals
-        self._arrivals += 1
-        self.scheduler.add(request)
+    def add(self, *requests: Request) -> None:
+        """Queue them, all or none. Raises PromptTooLong, QueueFull."""
+        for request in requests:
+            request.arrival = self._arrivals
+            self._arrivals += 1
+        self.scheduler.add(*requests)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """End a request in any state; its blocks are free at once. A finished one stays as it is."""
