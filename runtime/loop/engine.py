@@ -26,6 +26,7 @@ from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, RuntimeFailure, StepFailed
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.kv.pool_sizes import retentions
+from llmc.runtime.kv.prefix import PrefixChain, checked_salt, root_of
 from llmc.runtime.loop.commit import Commit
 from llmc.runtime.loop.handle import Live, RequestHandle
 from llmc.runtime.loop.layout import lay_out
@@ -48,7 +49,15 @@ Prompt = str | Sequence[int]
 class Engine:
     """A loaded engine. Use `Engine.load`; close it, or use it as a context manager."""
 
-    def __init__(self, artifact: Artifact, device: Device, max_batch: int, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        device: Device,
+        max_batch: int,
+        tokenizer: Tokenizer | None,
+        *,
+        prefix_cache: bool = True,
+    ) -> None:
         self.artifact = artifact
         self.manifest = artifact.manifest
         self.device = device
@@ -56,7 +65,9 @@ class Engine:
         # Read now, because another engine may lie at the path later; compiled when it is first needed.
         self._template_source = ChatTemplate.source(artifact, tokenizer) if tokenizer else None
         self._template: ChatTemplate | None = None
-        self._blocks = BlockManager(retentions(artifact.target.kv, device.limits.max_tokens), device.num_blocks)
+        groups = retentions(artifact.target.kv, device.limits.max_tokens)
+        self._blocks = BlockManager(groups, device.num_blocks, prefix_cache=prefix_cache)
+        self._cache_identity = artifact.content_digest
         self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
         self._buffers = StepBuffers(device.limits)
         self._turns = Turns()
@@ -80,6 +91,7 @@ class Engine:
         kv_memory: int | None = None,
         device: str | None = None,
         serial: bool = False,
+        prefix_cache: bool = True,
         machine: Machine | None = None,
     ) -> "Engine":
         """Check an engine folder, map its weights, get its device ready.
@@ -89,10 +101,10 @@ class Engine:
         `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pools in bytes and defaults
         to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
         target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. With
-        `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. Raises EngineError
-        subclasses, InvalidParameter.
+        `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. Without `prefix_cache`
+        no request finds what an earlier one computed. Raises EngineError subclasses, InvalidParameter.
         """
-        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial)
+        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial, prefix_cache)
         folder = Path(path)
         while True:
             before = identity(folder)
@@ -116,7 +128,8 @@ class Engine:
         artifact: Artifact | None = None
         try:
             artifact = open_artifact(folder, machine, while_hashing, device)
-            return cls(artifact, devices[0], devices[0].limits.max_seqs, tokenizers[0] if tokenizers else None)
+            tokenizer = tokenizers[0] if tokenizers else None
+            return cls(artifact, devices[0], devices[0].limits.max_seqs, tokenizer, prefix_cache=options.prefix_cache)
         except BaseException:
             for opened in devices:
                 opened.close()
@@ -128,12 +141,15 @@ class Engine:
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        salt: str = "",
         **fields: Any,
     ) -> list[Completion]:
         """Answer all prompts, batched; one completion per prompt, in order.
 
         `params` is one for all or one per prompt; keyword arguments are fields of SamplingParams over the
-        model's defaults. A request that fails while it runs has its `error` set; the others are not affected.
+        model's defaults, `salt` is that of `submit`. A request that fails while it runs has its `error` set; the
+        others are not affected.
         Raises RequestError, before anything runs, if any prompt or parameter is refused.
         """
         if isinstance(prompts, str | bytes):
@@ -149,7 +165,7 @@ class Engine:
         if len(each) != len(prompts):
             raise InvalidParameter(f"{len(prompts)} prompts but {len(each)} sampling parameters")
         ids = [self._checked_prompt(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
-        handles = [self.submit(prompt, one) for prompt, one in zip(ids, each, strict=True)]
+        handles = [self.submit(prompt, one, salt=salt) for prompt, one in zip(ids, each, strict=True)]
         try:
             return [handle.result() for handle in handles]
         finally:
@@ -162,9 +178,12 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         on_output: Callable[[Output], None] | None = None,
+        salt: str = "",
         **fields: Any,
     ) -> RequestHandle:
         """Queue one request. Iterate the handle for its outputs as they come, or let `step` call `on_output`.
+
+        Keys and values of a prefix that an earlier request of the same `salt` computed are not computed again.
 
         Raises RequestError. An exception that `on_output` raises ends that request alone.
         """
@@ -176,9 +195,10 @@ class Engine:
         room = self._scheduler.max_len - len(ids)
         max_output = room if params.max_tokens is None else min(room, params.max_tokens)
         history, rows = TokenHistory(ids), RowSampling(params, seed, len(ids), stop_ids)
+        prefix = PrefixChain(history, root_of(self._cache_identity, "", checked_salt(salt)))
         answer = Answer(params, self.tokenizer, stop_ids, max_output, ids)
         with self._change():
-            request = Request(self._arrivals, history, len(ids), rows)
+            request = Request(self._arrivals, history, len(ids), rows, prefix)
             self._arrivals += 1
             self._scheduler.add(request)
             live = Live(request, answer, params, seed, on_output)
@@ -201,6 +221,8 @@ class Engine:
         if not batch.chunks:
             return False
         sampled = [self._live[chunk.request] for chunk in lay_out(batch, self._buffers)]
+        if copies := self._blocks.take_copies():
+            self.device.copy_blocks(copies)
         (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
         self._scheduler.computed(batch)
         self._commit.tokens(self._buffers, sampled)

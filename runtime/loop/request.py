@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmc.runtime.kv.blocks import BlockTable
+from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.step.row_sampling import RowSampling
 
 
@@ -66,8 +67,10 @@ class Request:
     tokens: TokenHistory
     prompt_len: int
     sampling: RowSampling
+    prefix: PrefixChain | None = None  # None: its blocks are nobody else's
     state: RequestState = RequestState.WAITING
     num_computed: int = 0
+    num_cached: int = 0  # of the prompt: positions that were in the cache when it was first admitted
     num_preemptions: int = 0
     blocks: BlockTable | None = None
     finish_reason: FinishReason | None = None

@@ -78,6 +78,8 @@ class Scorer:
             raise PromptTooLong(f"the sequence has {length} tokens and needs {self._blocks.shortage(length, now=True)}")
         buffer = np.empty((min(limits.max_rows, length), self._vocab_size), np.float32)
         try:
+            if copies := self._blocks.take_copies():  # for whoever waits for the next step
+                self._device.copy_blocks(copies)
             start = 0
             for count in counts:
                 end = start + count
