@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmc.runtime.errors import EngineError, RequestError, RuntimeFailure, StepFailed
+    from llmc.runtime.errors import EngineError, EngineGone, QueueFull, RequestError, RuntimeFailure, StepFailed
     from llmc.runtime.loop.engine import Engine
     from llmc.runtime.loop.handle import RequestHandle
     from llmc.runtime.loop.request import FinishReason
@@ -18,8 +18,10 @@ _HOMES = {
     "Completion": "loop.results",
     "Engine": "loop.engine",
     "EngineError": "errors",
+    "EngineGone": "errors",
     "FinishReason": "loop.request",
     "Output": "loop.results",
+    "QueueFull": "errors",
     "RequestError": "errors",
     "RequestHandle": "loop.handle",
     "RuntimeFailure": "errors",
@@ -33,8 +35,10 @@ __all__ = [
     "Completion",
     "Engine",
     "EngineError",
+    "EngineGone",
     "FinishReason",
     "Output",
+    "QueueFull",
     "RequestError",
     "RequestHandle",
     "RuntimeFailure",

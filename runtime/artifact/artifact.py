@@ -38,27 +38,11 @@ _MAX_MANIFEST_BYTES = 64 << 20
 
 
 @dataclass
-class Artifact:
-    """An engine folder that passed every check.
-
-    `target` is the one of its targets that this machine runs; `passed_over` says in a line each why it does not run
-    those that would have come first. Owns the mapping of the weights; close it after the device.
-    """
+class EngineFiles:
+    """The files of an engine folder as its manifest names them; each is checked when it is read."""
 
     folder: Path
     manifest: Manifest
-    weights: Weights
-    target: TargetEntry
-    passed_over: tuple[str, ...] = ()
-    hash_seconds: float = 0.0  # wall time of hashing the weights, other work beside it
-    open_seconds: float = 0.0
-    closed: bool = field(default=False, init=False)
-
-    @property
-    def content_digest(self) -> bytes:
-        """Of the target's name and of every file of the engine: what its answers depend on."""
-        files = (f"{name} {entry.blake3}" for name, entry in sorted(self.manifest.files.items()))
-        return bytes.fromhex(digest("\n".join([self.target.name, *files]).encode()))
 
     def has(self, name: str) -> bool:
         return name in self.manifest.files
@@ -90,6 +74,28 @@ class Artifact:
         """All bytes of a file of the manifest, as the build wrote them. Raises FileMismatch, ChecksumMismatch."""
         with self.open_checked(name) as file:
             return file.read()
+
+
+@dataclass
+class Artifact(EngineFiles):
+    """An engine folder that passed every check.
+
+    `target` is the one of its targets that this machine runs; `passed_over` says in a line each why it does not run
+    those that would have come first. Owns the mapping of the weights; close it after the device.
+    """
+
+    weights: Weights
+    target: TargetEntry
+    passed_over: tuple[str, ...] = ()
+    hash_seconds: float = 0.0  # wall time of hashing the weights, other work beside it
+    open_seconds: float = 0.0
+    closed: bool = field(default=False, init=False)
+
+    @property
+    def content_digest(self) -> bytes:
+        """Of the target's name and of every file of the engine: what its answers depend on."""
+        files = (f"{name} {entry.blake3}" for name, entry in sorted(self.manifest.files.items()))
+        return bytes.fromhex(digest("\n".join([self.target.name, *files]).encode()))
 
     def close(self) -> None:
         if not self.closed:

@@ -78,8 +78,6 @@ class Scorer:
             raise PromptTooLong(f"the sequence has {length} tokens and needs {self._blocks.shortage(length, now=True)}")
         buffer = np.empty((min(limits.max_rows, length), self._vocab_size), np.float32)
         try:
-            if copies := self._blocks.take_copies():  # for whoever waits for the next step
-                self._device.copy_blocks(copies)
             start = 0
             for count in counts:
                 end = start + count
@@ -89,6 +87,8 @@ class Scorer:
                         f"a chunk wants {len(inside)} rows of logits, max_rows is {limits.max_rows}; load with more"
                     )
                 self._blocks.take(table, end)
+                if copies := self._blocks.take_copies():  # for whoever waits for the next step
+                    self._device.copy_blocks(copies)
                 self._buffers.begin(samples=False, logits=buffer)
                 self._buffers.add_sequence(ids[start:end], start, table)
                 for row in inside:

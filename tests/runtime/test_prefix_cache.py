@@ -265,7 +265,7 @@ def test_preempted_often_with_seed_and_penalty(folder_of: Callable[[Windows], Pa
             found = engine.generate(prompts, params)
             assert [bits(one) for one in found] == expected
             preemptions += sum(one.num_preemptions for one in found)
-            assert engine._blocks.counters.evictions > 0
+            assert engine.core.blocks.counters.evictions > 0
             engine.check_integrity()
     assert preemptions >= 3
 
