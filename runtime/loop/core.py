@@ -18,6 +18,7 @@ from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import EngineError
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.kv.pool_sizes import retentions
+from llmc.runtime.kv.prefix import PrefixChain, checked_salt, root_of
 from llmc.runtime.loop.batch import Batch
 from llmc.runtime.loop.commit import Commit, TokenEvent
 from llmc.runtime.loop.layout import lay_out
@@ -38,12 +39,20 @@ class EngineCore:
     `begin_anew` makes it sound again."""
 
     def __init__(
-        self, artifact: Artifact, device: Device, max_batch: int, scheduling: SchedulingOptions | None = None
+        self,
+        artifact: Artifact,
+        device: Device,
+        max_batch: int,
+        scheduling: SchedulingOptions | None = None,
+        *,
+        prefix_cache: bool = True,
     ) -> None:
         self.artifact = artifact
         self.device = device
-        self.blocks = BlockManager(retentions(artifact.target.kv, device.limits.max_tokens), device.num_blocks)
         limits = device.limits
+        groups = retentions(artifact.target.kv, limits.max_tokens)
+        self.blocks = BlockManager(groups, device.num_blocks, prefix_cache=prefix_cache)
+        self._content = artifact.content_digest
         self.scheduler = Scheduler(self.blocks, max_batch, limits.max_tokens, limits.max_seq_len, scheduling)
         self._buffers = StepBuffers(device.limits)
         self._commit = Commit(self.scheduler)
@@ -93,7 +102,8 @@ class EngineCore:
         artifact: Artifact | None = None
         try:
             artifact = open_artifact(folder, machine, meanwhile, device)
-            return cls(artifact, devices[0], devices[0].limits.max_seqs, options.scheduling)
+            max_batch = devices[0].limits.max_seqs
+            return cls(artifact, devices[0], max_batch, options.scheduling, prefix_cache=options.prefix_cache)
         except BaseException:
             for opened in devices:
                 opened.close()
@@ -119,17 +129,23 @@ class EngineCore:
         params: SamplingParams,
         seed: int,
         sample: int = 0,
+        salt: str = "",
         *,
         latency: LatencyClass = LatencyClass.STANDARD,
         priority: int = 0,
     ) -> Request:
-        """A request that `check` has let pass, not queued yet."""
+        """A request that `check` has let pass, not queued yet. It shares prefixes with others of the same salt.
+
+        Raises InvalidParameter for a salt that is none.
+        """
         eos = frozenset() if params.ignore_eos else frozenset(self.artifact.manifest.tokens.eos)
         stop_ids = eos | frozenset(params.stop_token_ids)
         room = self.max_len - len(ids)
         ends = Ends(stop_ids, params.min_tokens, room if params.max_tokens is None else min(room, params.max_tokens))
         rows = RowSampling(params, seed, len(ids), stop_ids, sample)
-        return Request(-1, TokenHistory(ids), len(ids), rows, ends, params.logprobs, latency, priority)
+        history, root = TokenHistory(ids), root_of(self._content, "", checked_salt(salt))
+        prefix = PrefixChain(history, root)
+        return Request(-1, history, len(ids), rows, ends, params.logprobs, prefix, latency, priority)
 
     def add(self, *requests: Request) -> None:
         """Queue them, all or none. Raises PromptTooLong, QueueFull."""
@@ -149,6 +165,8 @@ class EngineCore:
             return None
         self.last_batch = batch
         sampled = [chunk.request for chunk in lay_out(batch, self._buffers)]
+        if copies := self.blocks.take_copies():
+            self.device.copy_blocks(copies)
         (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
         self.scheduler.computed(batch)
         return list(self._commit.tokens(self._buffers, sampled))

@@ -70,6 +70,7 @@ class Engine:
         kv_memory: int | None = None,
         device: str | None = None,
         serial: bool = False,
+        prefix_cache: bool = True,
         scheduling: SchedulingOptions | None = None,
         machine: Machine | None = None,
     ) -> "Engine":
@@ -80,11 +81,14 @@ class Engine:
         `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pools in bytes and defaults
         to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
         target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. With
-        `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. `scheduling`: targets of
-        latency, bounds of the queue. Raises EngineError subclasses, InvalidParameter.
+        `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. Without `prefix_cache`
+        no request finds what an earlier one computed. `scheduling`: targets of latency, bounds of the queue. Raises
+        EngineError subclasses, InvalidParameter.
         """
         scheduling = scheduling or SchedulingOptions()
-        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial, scheduling)
+        options = LoadOptions(
+            max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial, prefix_cache, scheduling
+        )
         texts: list[ModelText] = []
         core = EngineCore.load(
             Path(path), options, machine, device, lambda artifact: texts.append(ModelText.load(artifact))
@@ -97,12 +101,15 @@ class Engine:
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        salt: str = "",
         **fields: Any,
     ) -> list[Completion]:
         """Answer all prompts, batched; one completion per prompt, in order.
 
         `params` is one for all or one per prompt; keyword arguments are fields of SamplingParams over the
-        model's defaults. A request that fails while it runs has its `error` set; the others are not affected.
+        model's defaults, `salt` is that of `submit`. A request that fails while it runs has its `error` set; the
+        others are not affected.
         Raises RequestError, before anything runs, if any prompt or parameter is refused.
         """
         if isinstance(prompts, str | bytes):
@@ -121,7 +128,7 @@ class Engine:
         handles: list[RequestHandle] = []
         try:
             for prompt, one in zip(ids, each, strict=True):
-                handles.append(self._submit_in_time(prompt, one))
+                handles.append(self._submit_in_time(prompt, one, salt))
             return [handle.result() for handle in handles]
         finally:
             for handle in handles:
@@ -133,19 +140,22 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         on_output: Callable[[Output], None] | None = None,
+        salt: str = "",
         latency: str = "standard",
         priority: int = 0,
         **fields: Any,
     ) -> RequestHandle:
         """Queue one request. Iterate the handle for its outputs as they come, or let `step` call `on_output`.
 
+        Keys and values of a prefix that an earlier request of the same `salt` computed are not computed again.
         `latency` is its class, interactive, standard or batch; a higher `priority` goes first within it. Raises
         RequestError; it is QueueFull if too many wait. An exception that `on_output` raises ends that request alone.
         """
         params = self.sampling(params, **fields)
         ids = self._checked_prompt(prompt, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
-        request = self.core.request(ids, params, seed, latency=LatencyClass.named(latency), priority=priority)
+        urgency = LatencyClass.named(latency)
+        request = self.core.request(ids, params, seed, salt=salt, latency=urgency, priority=priority)
         answer = Answer(params, self.tokenizer, ids)
         with self._change():
             self.core.add(request)
@@ -153,11 +163,11 @@ class Engine:
             self._live[request] = live
         return RequestHandle(live, self.step, lambda: self._cancel(request))
 
-    def _submit_in_time(self, prompt: Prompt, params: SamplingParams) -> RequestHandle:
+    def _submit_in_time(self, prompt: Prompt, params: SamplingParams, salt: str) -> RequestHandle:
         """Once the queue has room, for whose sake steps are run."""
         while True:
             try:
-                return self.submit(prompt, params)
+                return self.submit(prompt, params, salt=salt)
             except QueueFull:
                 if not self.step():
                     raise

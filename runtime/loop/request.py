@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmc.runtime.kv.blocks import BlockTable
+from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.step.row_sampling import RowSampling
 from llmc.runtime.step.scheduling import RANK, LatencyClass
 
@@ -84,6 +85,7 @@ class Request:
     sampling: RowSampling
     ends: Ends = Ends()
     num_logprobs: int | None = None  # None: no log-probabilities are wanted
+    prefix: PrefixChain | None = None  # None: its blocks are nobody else's
     latency: LatencyClass = LatencyClass.STANDARD
     priority: int = 0  # within its class, higher first
     state: RequestState = RequestState.WAITING

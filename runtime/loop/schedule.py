@@ -18,7 +18,7 @@ from llmc.runtime.loop.goodput import GoodputCounters
 from llmc.runtime.loop.request import FinishReason, Request, RequestState
 from llmc.runtime.loop.step_time import StepTimes, Work
 from llmc.runtime.loop.time_budget import TimeBudget
-from llmc.runtime.loop.urgency import Patience, Urgency, weakest
+from llmc.runtime.loop.urgency import Patience, Urgency, by_weakness
 from llmc.runtime.loop.waiting import WaitingQueue
 from llmc.runtime.step.scheduling import SchedulingOptions
 
@@ -114,6 +114,7 @@ class Scheduler:
         self._decoding: list[Request] = []  # each stays at its place while others come and go, as far as that can be
         self._prompts: list[Request] = []  # under way
         self._unserved: list[Request] = []  # those of them that have no chunk of this step yet
+        self._put_off: set[int] = set()  # arrivals of those that wait for what this step computes
         self._admissions, self._chunks = Patience(), Patience()
         self._work, self._began = Work(), 0.0
         self.blocks.begin_anew()
@@ -128,6 +129,7 @@ class Scheduler:
         pending: steps may be laid out and queued for others before an earlier one's tokens are read.
         """
         self._began = now = self._clock()
+        self._put_off.clear()
         self._make_room()
         if self.options.continuous:
             self._make_way(now)
@@ -192,7 +194,7 @@ class Scheduler:
         """For the pending token of each request that decodes, if need be from those whom it hurts less."""
         for request in self._decoding[:]:
             while request.blocks is not None and not self.blocks.extend(request.blocks, len(request.tokens)):
-                self._preempt(weakest(self.running)[1])
+                self._preempt(by_weakness(self.running)[0][1])
 
     def _decode_chunks(self) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -229,16 +231,19 @@ class Scheduler:
             return min(self._unserved, key=_by_age)
         waiting = None
         if admitting and self.waiting and self._num_running < self.max_batch:
-            waiting = self.waiting.oldest if self._admissions.at_its_end else self.waiting.first(now, ())
+            waiting = self._next_waiting(now)
         return self._urgency.first(self._unserved if waiting is None else [*self._unserved, waiting], now)
 
     def _admit(self, request: Request, now: float) -> bool:
         """Gives a request that waits a place and blocks, if there are some."""
-        # One token more than is computed now: the answer's first token must not need a preemption.
-        num_tokens = len(request.tokens) + 1 if self.options.paged else self.max_len
-        table = self.blocks.allocate(num_tokens) if self._num_running < self.max_batch else None
+        if self._num_running >= self.max_batch:
+            return False
+        table = self.blocks.allocate(self._room_for(request), request.prefix)
         if table is None:
             return False
+        request.num_computed = table.num_computed
+        if request.num_preemptions == 0:
+            request.num_cached = table.num_computed
         self._admissions.chosen(request is self.waiting.oldest)
         self.waiting.depart(request, now)
         request.blocks = table
@@ -250,20 +255,40 @@ class Scheduler:
         """Who waits and is of a more urgent class takes the place of others, where there is none for it."""
         while self.waiting and not self._admissions.at_its_end:
             running = self.running
-            if not running or self.waiting.rank >= weakest(running)[0]:
+            if self.waiting.rank >= max((one.rank for one in running), default=0):
                 return
-            request = self.waiting.first(now, ())
-            assert request is not None
+            request = self._next_waiting(now)
+            if request is None:
+                return
+            give_way = [one for rank, one in by_weakness(running) if rank > request.rank]
+            tables = [one.blocks for one in give_way if one.blocks is not None]
+            if not give_way or not self.blocks.fits_without(tables, self._room_for(request)):
+                return
             while not self._admit(request, now):
-                rank, other = weakest(self.running)
-                if request.rank >= rank:
-                    return
-                self._preempt(other)
+                self._preempt(give_way.pop(0))
+
+    def _next_waiting(self, now: float) -> Request | None:
+        """The most urgent of those that wait, or the oldest if it is its turn.
+
+        Who needs blocks that are being computed just now is put off: that is not done twice.
+        """
+        while self.waiting:
+            request = self.waiting.oldest if self._admissions.at_its_end else None
+            if request is None or request.arrival in self._put_off:
+                request = self.waiting.first(now, self._put_off)
+            if request is None or request.prefix is None or not self.blocks.awaits(request.prefix):
+                return request
+            self._put_off.add(request.arrival)
+        return None
+
+    def _room_for(self, request: Request) -> int:
+        # One token more than is computed now: the answer's first token must not need a preemption.
+        return len(request.tokens) + 1 if self.options.paged else self.max_len
 
     def _fill(self, now: float) -> None:
         """Static batching: all that may run from now on until the last of them has ended."""
         while self.waiting:
-            request = self.waiting.first(now, ())
+            request = self._next_waiting(now)
             if request is None or not self._admit(request, now):
                 return
 

@@ -65,8 +65,8 @@ class Urgency:
         return -request.priority, kind, request.arrival
 
 
-def weakest(running: Sequence[Request]) -> tuple[int, Request]:
-    """The one whose preemption hurts least, of the least urgent class the youngest, and the rank it has.
+def by_weakness(running: Sequence[Request]) -> list[tuple[int, Request]]:
+    """Those whose preemption hurts least first, of the least urgent class the youngest, with the ranks they have.
 
     Who is spared has the rank of the most urgent class, and with it the elders of its own.
     """
@@ -74,5 +74,5 @@ def weakest(running: Sequence[Request]) -> tuple[int, Request]:
     for request in running:
         if request.num_preemptions >= SPARED:
             spared[request.rank] = max(request.arrival, spared.get(request.rank, -1))
-    rank, _, request = max((0 if r.arrival <= spared.get(r.rank, -1) else r.rank, r.arrival, r) for r in running)
-    return rank, request
+    ranked = ((0 if r.arrival <= spared.get(r.rank, -1) else r.rank, r.arrival, r) for r in running)
+    return [(rank, request) for rank, _, request in sorted(ranked, reverse=True)]

@@ -44,7 +44,7 @@ class Serving:
             assert one.params.seed is not None
             seed, latency = one.params.seed, LatencyClass.named(one.latency)
             requests = [
-                self.core.request(ids, one.params, seed, sample, latency=latency, priority=one.priority)
+                self.core.request(ids, one.params, seed, sample, one.salt, latency=latency, priority=one.priority)
                 for sample in samples
             ]
             self.core.add(*requests)

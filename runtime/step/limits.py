@@ -24,6 +24,7 @@ class LoadOptions:
     threads: int | None = None
     kv_memory: int | None = None
     serial: bool = False
+    prefix_cache: bool = True
     scheduling: SchedulingOptions = field(default_factory=SchedulingOptions)
 
 
