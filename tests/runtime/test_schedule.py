@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from llmc.runtime.errors import PromptTooLong
-from llmc.runtime.kv.blocks import NO_BLOCK, BlockManager
+from llmc.runtime.kv.blocks import NO_BLOCK, BlockCopy, BlockManager
+from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.kv.retention import Retention
 from llmc.runtime.loop.batch import Batch, Chunk
 from llmc.runtime.loop.request import FinishReason, Request, RequestState, TokenHistory
@@ -34,6 +35,7 @@ class Arrival:
     latency: LatencyClass
     priority: int
     cancelled: int | None
+    family: int  # of prompts that begin alike; 0: alone
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,17 @@ class Trace:
     seed: int  # of how long steps take
 
 
-def request(arrival: int, prompt_len: int, latency: LatencyClass = LatencyClass.STANDARD, priority: int = 0) -> Request:
-    history = TokenHistory([arrival % 1000] * prompt_len)
-    return Request(arrival, history, prompt_len, ROW, latency=latency, priority=priority)
+def request(
+    arrival: int,
+    prompt: int | Sequence[int],
+    latency: LatencyClass = LatencyClass.STANDARD,
+    priority: int = 0,
+    root: bytes | None = None,
+) -> Request:
+    """Of a prompt of so many ids, or of these, and shared with others of the same `root`."""
+    history = TokenHistory([arrival % 1000] * prompt if isinstance(prompt, int) else prompt)
+    prefix = None if root is None else PrefixChain(history, root)
+    return Request(arrival, history, len(history), ROW, prefix=prefix, latency=latency, priority=priority)
 
 
 def blocks(*num_blocks: int, block_tokens: int = 4, step_tokens: int = 32, windows: Windows = (None,)) -> BlockManager:
@@ -58,32 +68,50 @@ def blocks(*num_blocks: int, block_tokens: int = 4, step_tokens: int = 32, windo
 
 
 class Cache:
-    """What the device's pools would hold: group, block, slot -> (request, position); two writers are caught."""
+    """What the device's pools would hold: group, block, slot -> what the keys and values there depend on, which is the
+    root and all ids so far. Two writers of a slot in a step are caught, and so is a shared block that is written."""
 
     def __init__(self, block_tokens: int, windows: Windows) -> None:
         self.block_tokens = block_tokens
         self.windows = windows
-        self.slots: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.slots: dict[tuple[int, int, int], int] = {}
+        self.contents: dict[Request, list[int]] = {}
 
     def place(self, chunk: Chunk, group: int, position: int) -> tuple[int, int, int]:
         block = chunk.blocks.block_ids(group)[position // self.block_tokens]
         assert block != NO_BLOCK, "a block that is needed was given back"
         return group, block, position % self.block_tokens
 
+    def content(self, one: Request) -> list[int]:
+        """Of each position."""
+        known = self.contents.setdefault(one, [hash(one.prefix.root if one.prefix else one.arrival)])
+        for token in one.tokens.ids[len(known) - 1 :].tolist():
+            known.append(hash((known[-1], token)))
+        return known[1:]
+
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        for copy in copies:
+            for slot in range(self.block_tokens):
+                if (content := self.slots.get((copy.group, copy.source, slot))) is not None:
+                    self.slots[copy.group, copy.target, slot] = content
+
     def run(self, batch: Batch) -> None:
         written = set()
         for chunk in batch.chunks:
-            end = chunk.start + chunk.count
-            for group, window in enumerate(self.windows):
+            end, content = chunk.start + chunk.count, self.content(chunk.request)
+            for group in range(len(self.windows)):
                 for position in range(chunk.start, end):
                     slot = self.place(chunk, group, position)
                     assert slot not in written, "two writers of one slot in a step"
                     written.add(slot)
-                    self.slots[slot] = chunk.request.arrival, position
+                    self.slots[slot] = content[position]
+        for chunk in batch.chunks:
+            end, content = chunk.start + chunk.count, self.content(chunk.request)
+            for group, window in enumerate(self.windows):
                 first = 0 if window is None else max(0, chunk.start - window + 1)
                 for position in range(first, end):
                     slot = self.place(chunk, group, position)
-                    assert self.slots[slot] == (chunk.request.arrival, position), "another request's position is read"
+                    assert self.slots[slot] == content[position], "what is read is another sequence's"
                 behind = chunk.blocks.block_ids(group)[: first // self.block_tokens]
                 assert set(behind) <= {NO_BLOCK}, "a block behind the window is held"
 
@@ -121,6 +149,7 @@ def random_trace(rng: random.Random) -> Trace:
                 rng.choice(CLASSES),
                 rng.choice([0, 0, 0, 3, -1]),
                 rng.randint(0, 40) if rng.random() < 0.2 else None,
+                rng.randint(0, 2),
             )
             for _ in range(rng.randint(0, 7))
         ],
@@ -138,15 +167,18 @@ def test_very_many_random_traces_keep_the_invariants_and_end() -> None:
 
 
 def check_traces(count: int, seed: int) -> None:
-    rng, preempted = random.Random(seed), 0
+    rng, preempted, cached = random.Random(seed), 0, 0
     for _ in range(count):
         trace = random_trace(rng)
+        run = Run(trace)
         try:
-            preempted += Run(trace).check()
+            run.check()
         except BaseException:
             print(trace)
             raise
-    assert preempted > count / 10
+        preempted += run.scheduler.num_preemptions
+        cached += run.scheduler.blocks.counters.tokens_saved
+    assert preempted > count / 10 and cached > count
 
 
 class Run:
@@ -175,8 +207,8 @@ class Run:
         self.answered: list[Request] = []  # in the last step: they decode
         self.most_steps = 50 + sum(a.prompt_len + a.output_len for a in trace.arrivals) * (2 + len(trace.arrivals))
 
-    def check(self) -> int:
-        """Runs to the end. Returns the number of preemptions."""
+    def check(self) -> None:
+        """Runs to the end."""
         pending = sorted(self.trace.arrivals, key=lambda a: a.step)
         step = 0
         while pending or not self.scheduler.idle:
@@ -197,10 +229,11 @@ class Run:
                 assert one.finish_reason is FinishReason.CANCELLED and arrival.cancelled is not None
         finished = [one.finish_reason for one in self.requests].count(FinishReason.LENGTH)
         assert sum(good.finished for good in self.scheduler.goodput.by_class.values()) == finished
-        return self.scheduler.num_preemptions
 
     def arrive(self, arrival: Arrival) -> None:
-        one = request(len(self.requests), arrival.prompt_len, arrival.latency, arrival.priority)
+        prompt = [min(position, arrival.prompt_len // 2) for position in range(arrival.prompt_len)]
+        root = bytes([arrival.family]) if arrival.family else None
+        one = request(len(self.requests), prompt, arrival.latency, arrival.priority, root)
         if arrival.prompt_len + 1 <= self.scheduler.max_len:
             # what is taken needs no more blocks than there are
             block_tokens, most = self.trace.block_tokens, self.trace.max_tokens
@@ -228,6 +261,7 @@ class Run:
         for one in decoding:  # decode first: it gets its token now unless it was preempted
             assert one in scheduled or one.num_preemptions > ran[one] or whole
         self.check_who_gave_way(ran)
+        self.cache.copy(scheduler.blocks.take_copies())
         self.cache.run(batch)
         for one in scheduler.running:
             for group, window in enumerate(self.windows):
@@ -241,10 +275,11 @@ class Run:
         self.answered = [chunk.request for chunk in batch.chunks if chunk.samples]
         for chunk in batch.chunks:
             if chunk.samples:
-                chunk.request.tokens.append(0)
+                chunk.request.tokens.append(chunk.request.arrival % 2)
                 if chunk.request.num_output == self.wanted(chunk.request):
                     scheduler.finish(chunk.request, FinishReason.LENGTH)
-        scheduler.check_integrity()
+        if scheduler.idle or self.rng.random() < 0.25:
+            scheduler.check_integrity()
 
     def check_who_gave_way(self, ran: Mapping[Request, int]) -> None:
         """The oldest of the most urgent class stays; an elder stays before a younger one of its class."""
@@ -339,3 +374,28 @@ def test_single_tokens_of_which_one_samples_nothing_are_no_decode_step() -> None
         (long, 1, False),
     ]
     assert not batch.decode_only
+
+
+def test_equal_prompts_that_come_together_are_computed_once() -> None:
+    """Those behind wait for the first one's blocks, and others go ahead of them meanwhile."""
+    scheduler = Scheduler(blocks(100), max_batch=8, max_tokens=8, max_seq_len=100, clock=lambda: 0.0)
+    prompt = list(range(18))
+    alike = [request(arrival, prompt, root=b"same") for arrival in range(4)]
+    salted, other = request(4, prompt, root=b"salt"), request(5, 4)
+    for one in (*alike, salted, other):
+        scheduler.add(one)
+    computed: list[tuple[int, int]] = []
+    while not scheduler.idle:
+        batch = scheduler.schedule()
+        scheduler.blocks.take_copies()
+        computed += [(c.request.arrival, c.count) for c in batch.chunks if c.start < c.request.prompt_len]
+        scheduler.computed(batch)
+        scheduler.check_integrity()
+        for chunk in batch.chunks:
+            if chunk.samples:
+                chunk.request.tokens.append(chunk.request.arrival)
+                if chunk.request.num_output == 9:
+                    scheduler.finish(chunk.request, FinishReason.LENGTH)
+    of = {one.arrival: sum(count for arrival, count in computed if arrival == one.arrival) for one in alike}
+    assert of == {0: 18, 1: 1, 2: 1, 3: 1} and [one.num_cached for one in alike] == [0, 17, 17, 17]
+    assert sum(count for arrival, count in computed if arrival == 4) == 18 and salted.num_cached == 0
