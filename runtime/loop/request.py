@@ -83,6 +83,7 @@ class Request:
     sampling: RowSampling
     ends: Ends = Ends()
     num_logprobs: int | None = None  # None: no log-probabilities are wanted
+    token_first: bool = False  # no step of it may begin before it is decided what its last token means
     state: RequestState = RequestState.WAITING
     num_computed: int = 0
     num_preemptions: int = 0
