@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from llmc.runtime.errors import EngineGone
 from llmc.runtime.process.async_engine import AsyncEngine
@@ -50,8 +50,7 @@ class Link(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is none by its class
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._ready.done():
