@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from llmc.runtime.artifact.artifact import Artifact, identity, open_artifact
 from llmc.runtime.artifact.features import Machine
+from llmc.runtime.cpu.threads import SharedThreads
 from llmc.runtime.device.open_device import open_device
 from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import EngineError
@@ -72,15 +73,17 @@ class EngineCore:
         machine: Machine | None = None,
         device: str | None = None,
         while_hashing: Callable[[Artifact], None] | None = None,
+        threads: SharedThreads | None = None,
     ) -> "EngineCore":
         """Check an engine folder, map its weights, get its device ready. Raises EngineError, InvalidParameter.
 
-        `while_hashing` is called while another thread hashes the weights, possibly more than once.
+        `while_hashing` is called while another thread hashes the weights, possibly more than once. `threads` are those
+        of several engines on a CPU.
         """
         while True:
             before = identity(folder)
             try:
-                return cls._load(folder, options, machine, device, while_hashing)
+                return cls._load(folder, options, machine, device, while_hashing, threads)
             except EngineError:
                 # A build may have put another engine there between two files: no damage, a reason to begin anew.
                 if identity(folder) == before:
@@ -94,11 +97,12 @@ class EngineCore:
         machine: Machine | None,
         device: str | None,
         while_hashing: Callable[[Artifact], None] | None,
+        threads: SharedThreads | None,
     ) -> "EngineCore":
         devices: list[Device] = []
 
         def meanwhile(artifact: Artifact) -> None:
-            devices.append(open_device(artifact, options))
+            devices.append(open_device(artifact, options, threads))
             if while_hashing is not None:
                 while_hashing(artifact)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +21,7 @@ from llmc.runtime.loop.request import Request, TokenHistory
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 from llmc.runtime.step.row_sampling import RowSampling
 from tests.runtime import reference_oracle as oracle
-from tests.runtime.engine_folders import ABI_FOLDER, IM_END
+from tests.runtime.engine_folders import IM_END
 
 PARAMS = SamplingParams(temperature=1.2, seed=5, max_tokens=12, ignore_eos=True, repetition_penalty=1.3)
 
@@ -101,15 +99,6 @@ def test_ranks_behind_one_device(engine: Engine) -> None:
     ranks.close()
     assert [list(completion.token_ids) for completion in completions] == answers(given)
     assert sum(completion.num_preemptions for completion in completions) > 0
-
-
-def test_engines_on_one_pool_of_threads(cxx: list[str], tmp_path: Path) -> None:
-    """`pool_run` takes any step of any engine."""
-    program = tmp_path / "shared_pool"
-    source = Path(__file__).parent / "shared_pool.cc"
-    subprocess.run([*cxx, "-std=c++17", "-pthread", f"-I{ABI_FOLDER}", str(source), "-o", str(program)], check=True)
-    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
-    assert printed.split() == [str(9 * sum(range(1000))), "999"]
 
 
 BLOCK = 4
