@@ -11,6 +11,7 @@ from llmc.runtime import Completion, Engine, EngineProcess, SamplingParams
 from llmc.runtime.artifact.artifact import open_artifact
 from llmc.runtime.cuda.device import CudaDevice
 from llmc.runtime.device.protocol import DeviceMemory, LaunchingDevice
+from llmc.runtime.kv.blocks import BlockCopy
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 from llmc.runtime.step.limits import LoadOptions
 from tests.cuda.device.checks import FOLDER, prompts, run
