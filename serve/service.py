@@ -11,7 +11,7 @@ from llmc.serve.http.app import App
 from llmc.serve.http.cors import Cors
 from llmc.serve.http.keys import ApiKeys
 from llmc.serve.http.listener import Listener
-from llmc.serve.log import EventLog
+from llmc.serve.log import EventLog, LibraryLog
 from llmc.serve.options import ServeOptions
 from llmc.serve.routes.table import ROUTES
 from llmc.serve.server import Server
@@ -22,6 +22,7 @@ class Service:
 
     def __init__(self, options: ServeOptions, keys: Sequence[str], listening: socket.socket) -> None:
         self.log = EventLog(options.log_json)
+        LibraryLog.take(self.log, "uvicorn", "asyncio")
         self.server = Server(ApiKeys(keys), Cors(options.origins), self.log)
         self._app = App(self.server, ROUTES)
         self._listener = Listener(self._app)
