@@ -5,11 +5,11 @@ A step is a copy of its arrays to the device, a graph launch, a copy back, and o
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from llmc.runtime.artifact.artifact import Artifact
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
-from llmc.runtime.cuda.driver.driver import CudaError
+from llmc.runtime.cuda.driver.driver import CudaError, call, driver
 from llmc.runtime.cuda.graph.arguments import Arguments
 from llmc.runtime.cuda.graph.early import EarlyStart
 from llmc.runtime.cuda.graph.graphs import EntryGraphs
@@ -21,6 +21,7 @@ from llmc.runtime.cuda.step.logits import LogitsCopy
 from llmc.runtime.cuda.step.sampling_stage import SamplingStage
 from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
+from llmc.runtime.kv.blocks import BlockCopy
 from llmc.runtime.step.arrays import StepBuffers
 from llmc.runtime.step.limits import LoadOptions, plan_step
 
@@ -65,6 +66,7 @@ class CudaDevice:
         sampling = SamplingStage(limits, len(artifact.manifest.tokens.eos))
         self._resident = resident = Resident(artifact, plans, buckets, limits, options.kv_memory, sampling)
         self.num_blocks = resident.num_blocks
+        self._block_bytes = [group.block_bytes for group in target.kv.groups]
         self.memory = DeviceMemory(resident.weights_bytes, resident.kv_bytes, resident.arena_bytes)
         self._logits = {}
         early = EarlyStart(resident.context.programmatic)
@@ -105,6 +107,15 @@ class CudaDevice:
             resident.context.synchronize()
             self._under_way = False
             resident.outputs.read(step)
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        """Queued on the stream of the steps; the next step's wait is theirs."""
+        with self._usable() as resident:
+            self._launched = f"copies of {len(copies)} KV blocks"
+            for copy in copies:
+                pool, size = resident.addresses.kv[copy.group], self._block_bytes[copy.group]
+                target, source = pool + copy.target * size, pool + copy.source * size
+                call(driver().cuMemcpyDtoDAsync, target, source, size, resident.context.stream)
 
     def close(self) -> None:
         """Wait for what runs, then free everything in order; closing again changes nothing."""

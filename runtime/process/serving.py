@@ -41,7 +41,9 @@ class Serving:
             ids = unpack_ids(one.ids)
             self.core.check(ids, one.params)
             assert one.params.seed is not None
-            requests = [self.core.request(ids, one.params, one.params.seed, sample) for sample in samples]
+            requests = [
+                self.core.request(ids, one.params, one.params.seed, sample, salt=one.salt) for sample in samples
+            ]
             for sample, request in enumerate(requests):
                 self.core.add(request)
                 self.requests[one.key, sample] = request

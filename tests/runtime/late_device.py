@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from llmc.runtime.device.protocol import Device, DeviceMemory
+from llmc.runtime.kv.blocks import BlockCopy
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 
 
@@ -52,6 +53,10 @@ class LateDevice:
         future, self._future = self._future, None
         self.log.append(("wait", self._steps))
         future.result()
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        assert self._future is None, "blocks are copied while a step is under way"
+        self._device.copy_blocks(copies)
 
     def close(self) -> None:
         self._thread.shutdown()

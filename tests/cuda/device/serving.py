@@ -11,6 +11,7 @@ from llmc.runtime import Completion, Engine, EngineProcess, SamplingParams
 from llmc.runtime.artifact.artifact import open_artifact
 from llmc.runtime.cuda.device import CudaDevice
 from llmc.runtime.device.protocol import DeviceMemory, LaunchingDevice
+from llmc.runtime.kv.blocks import BlockCopy
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 from llmc.runtime.step.limits import LoadOptions
 from tests.cuda.device.checks import FOLDER, prompts, run
@@ -41,6 +42,9 @@ class InLockstep:
 
     def decode(self, step: StepBuffers) -> None:
         self._device.decode(step)
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        self._device.copy_blocks(copies)
 
     def close(self) -> None:
         self._device.close()
