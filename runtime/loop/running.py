@@ -4,9 +4,9 @@ import contextlib
 from dataclasses import dataclass
 
 from llmc.runtime.device.protocol import Device, LaunchingDevice
+from llmc.runtime.loop.batch import Batch
 from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.request import Request
-from llmc.runtime.loop.schedule import Batch
 from llmc.runtime.step.arrays import StepBuffers
 
 
