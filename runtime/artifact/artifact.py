@@ -38,21 +38,17 @@ _MAX_MANIFEST_BYTES = 64 << 20
 
 
 @dataclass
-class Artifact:
-    """An engine folder that passed every check.
-
-    `target` is the one of its targets that this machine runs; `passed_over` says in a line each why it does not run
-    those that would have come first. Owns the mapping of the weights; close it after the device.
-    """
+class EngineFiles:
+    """The files of an engine folder as its manifest names them; each is checked when it is read."""
 
     folder: Path
     manifest: Manifest
-    weights: Weights
-    target: TargetEntry
-    passed_over: tuple[str, ...] = ()
-    hash_seconds: float = 0.0  # wall time of hashing the weights, other work beside it
-    open_seconds: float = 0.0
-    closed: bool = field(default=False, init=False)
+
+    @property
+    def files_digest(self) -> str:
+        """Of all files: engines whose digests are equal are the same one, wherever they lie."""
+        names = sorted(self.manifest.files)
+        return digest("\n".join(f"{name} {self.manifest.files[name].blake3}" for name in names).encode())
 
     def has(self, name: str) -> bool:
         return name in self.manifest.files
@@ -84,6 +80,22 @@ class Artifact:
         """All bytes of a file of the manifest, as the build wrote them. Raises FileMismatch, ChecksumMismatch."""
         with self.open_checked(name) as file:
             return file.read()
+
+
+@dataclass
+class Artifact(EngineFiles):
+    """An engine folder that passed every check.
+
+    `target` is the one of its targets that this machine runs; `passed_over` says in a line each why it does not run
+    those that would have come first. Owns the mapping of the weights; close it after the device.
+    """
+
+    weights: Weights
+    target: TargetEntry
+    passed_over: tuple[str, ...] = ()
+    hash_seconds: float = 0.0  # wall time of hashing the weights, other work beside it
+    open_seconds: float = 0.0
+    closed: bool = field(default=False, init=False)
 
     def close(self) -> None:
         if not self.closed:

@@ -3,15 +3,13 @@
     with Engine.load("smollm2") as engine:
         print(engine.generate(["Once upon a time"], max_tokens=32)[0].text)
 
-One step is schedule -> lay out -> execute (sampling included) -> commit. One thread drives an engine; nothing
-runs between calls of `step`. Who comes in during a call, another thread or a signal handler, is refused
-(runtime/loop/turns.py).
+Tokens come from the core (core.py), and text is made of them here. One thread drives an engine; nothing runs between
+calls of `step`. Who comes in during a call, another thread or a signal handler, is refused (runtime/loop/turns.py).
 """
 
 import contextlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,27 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmc.runtime.artifact.artifact import TOKENIZER, Artifact, identity, open_artifact
+from llmc.runtime.artifact.artifact import Artifact
 from llmc.runtime.artifact.features import Machine
-from llmc.runtime.device.open_device import open_device
 from llmc.runtime.device.protocol import Device
-from llmc.runtime.errors import ChatTemplateError, EngineError, InvalidParameter, RuntimeFailure, StepFailed
-from llmc.runtime.kv.blocks import BlockManager
-from llmc.runtime.kv.pool_sizes import retentions
-from llmc.runtime.loop.commit import Commit
+from llmc.runtime.errors import InvalidParameter, RuntimeFailure, StepFailed
+from llmc.runtime.loop.core import EngineCore
+from llmc.runtime.loop.delivery import Delivery
 from llmc.runtime.loop.handle import Live, RequestHandle
-from llmc.runtime.loop.layout import lay_out
-from llmc.runtime.loop.request import FinishReason, Request, TokenHistory
+from llmc.runtime.loop.prompts import check_ids
+from llmc.runtime.loop.request import FinishReason, Request
 from llmc.runtime.loop.results import Completion, Output
-from llmc.runtime.loop.schedule import Scheduler
-from llmc.runtime.loop.score import Scorer
 from llmc.runtime.loop.turns import Turns
-from llmc.runtime.step.arrays import StepBuffers
 from llmc.runtime.step.limits import LoadOptions
-from llmc.runtime.step.params import SamplingParams, model_defaults
-from llmc.runtime.step.row_sampling import RowSampling
+from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.text.answer import Answer
 from llmc.runtime.text.chat import ChatTemplate, FittedChat, Message
+from llmc.runtime.text.model_text import ModelText
 from llmc.runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -49,23 +42,19 @@ class Engine:
     """A loaded engine. Use `Engine.load`; close it, or use it as a context manager."""
 
     def __init__(self, artifact: Artifact, device: Device, max_batch: int, tokenizer: Tokenizer | None) -> None:
-        self.artifact = artifact
-        self.manifest = artifact.manifest
-        self.device = device
-        self.tokenizer = tokenizer
-        # Read now, because another engine may lie at the path later; compiled when it is first needed.
-        self._template_source = ChatTemplate.source(artifact, tokenizer) if tokenizer else None
-        self._template: ChatTemplate | None = None
-        self._blocks = BlockManager(retentions(artifact.target.kv, device.limits.max_tokens), device.num_blocks)
-        self._scheduler = Scheduler(self._blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
-        self._buffers = StepBuffers(device.limits)
+        self._take(EngineCore(artifact, device, max_batch), ModelText.of(artifact, tokenizer))
+
+    def _take(self, core: EngineCore, text: ModelText) -> None:
+        self.core = core
+        self.artifact = core.artifact
+        self.manifest = core.artifact.manifest
+        self.device = core.device
+        self.tokenizer = text.tokenizer
+        self._text = text
         self._turns = Turns()
         self._torn = False  # a call has begun that has not ended: queues and blocks may contradict each other
-        self._commit = Commit(self._scheduler, self._turns)
+        self._delivery = Delivery(core.finish, self._turns)
         self._live: dict[Request, Live] = {}
-        self._arrivals = 0
-        model = self.manifest.model
-        self._scorer = Scorer(device, self._blocks, self._buffers, model.vocab_size, model.num_valid_tokens)
 
     @classmethod
     def load(
@@ -93,36 +82,13 @@ class Engine:
         subclasses, InvalidParameter.
         """
         options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial)
-        folder = Path(path)
-        while True:
-            before = identity(folder)
-            try:
-                return cls._load(folder, options, machine, device)
-            except EngineError:
-                # A build may have put another engine there between two files: no damage, a reason to begin anew.
-                if identity(folder) == before:
-                    raise
-
-    @classmethod
-    def _load(cls, folder: Path, options: LoadOptions, machine: Machine | None, device: str | None) -> "Engine":
-        tokenizers: list[Tokenizer] = []
-        devices: list[Device] = []
-
-        def while_hashing(artifact: Artifact) -> None:
-            devices.append(open_device(artifact, options))
-            if artifact.has(TOKENIZER):
-                tokenizers.append(Tokenizer.load(artifact))
-
-        artifact: Artifact | None = None
-        try:
-            artifact = open_artifact(folder, machine, while_hashing, device)
-            return cls(artifact, devices[0], devices[0].limits.max_seqs, tokenizers[0] if tokenizers else None)
-        except BaseException:
-            for opened in devices:
-                opened.close()
-            if artifact is not None:
-                artifact.close()
-            raise
+        texts: list[ModelText] = []
+        core = EngineCore.load(
+            Path(path), options, machine, device, lambda artifact: texts.append(ModelText.load(artifact))
+        )
+        engine = cls.__new__(cls)
+        engine._take(core, texts[-1])
+        return engine
 
     def generate(
         self,
@@ -171,16 +137,10 @@ class Engine:
         params = self.sampling(params, **fields)
         ids = self._checked_prompt(prompt, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
-        eos = frozenset() if params.ignore_eos else frozenset(self.manifest.tokens.eos)
-        stop_ids = eos | frozenset(params.stop_token_ids)
-        room = self._scheduler.max_len - len(ids)
-        max_output = room if params.max_tokens is None else min(room, params.max_tokens)
-        history, rows = TokenHistory(ids), RowSampling(params, seed, len(ids), stop_ids)
-        answer = Answer(params, self.tokenizer, stop_ids, max_output, ids)
+        request = self.core.request(ids, params, seed)
+        answer = Answer(params, self.tokenizer, ids)
         with self._change():
-            request = Request(self._arrivals, history, len(ids), rows)
-            self._arrivals += 1
-            self._scheduler.add(request)
+            self.core.add(request)
             live = Live(request, answer, params, seed, on_output)
             self._live[request] = live
         return RequestHandle(live, self.step, lambda: self._cancel(request))
@@ -197,31 +157,20 @@ class Engine:
             return self._step()
 
     def _step(self) -> bool:
-        batch = self._scheduler.schedule()
-        if not batch.chunks:
+        events = self.core.step()
+        if events is None:
             return False
-        sampled = [self._live[chunk.request] for chunk in lay_out(batch, self._buffers)]
-        (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
-        self._scheduler.computed(batch)
-        self._commit.tokens(self._buffers, sampled)
-        self._forget(sampled)
+        self._delivery.tokens(events, self._live)
+        self._forget([event.request for event in events])
         return True
 
     def sampling(self, params: SamplingParams | None = None, **fields: Any) -> SamplingParams:
         """Sampling parameters from keyword arguments, over `params` or else over the model's own defaults."""
-        known = SamplingParams.__dataclass_fields__
-        unknown = sorted(set(fields) - set(known))
-        if unknown:
-            raise InvalidParameter(f"unknown sampling parameter {unknown[0]!r}; known: {', '.join(known)}")
-        if isinstance(params, SamplingParams):
-            return replace(params, **fields) if fields else params
-        if params is not None:
-            raise InvalidParameter(f"params must be SamplingParams, got {type(params).__name__}")
-        return SamplingParams(**{**model_defaults(self.manifest.generation, fields.get("max_tokens")), **fields})
+        return self._text.sampling(params, **fields)
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, BOS before it if the model wants one."""
-        return self._need_tokenizer().encode(text)
+        return self._text.encode(text)
 
     def encode_chat(self, messages: Sequence[Message], **variables: Any) -> list[int]:
         """Ids of a conversation by the model's chat template, ready for the answer.
@@ -235,22 +184,12 @@ class Engine:
 
         Room is for `max_tokens`, but of no more than a quarter of the context. Raises ChatTemplateError.
         """
-        context = self._scheduler.max_len
-        answer = max(1, min(max_tokens or context, context // 4))
-        return self.chat_template.fit(messages, context - answer, **variables)
+        return self._text.fit_chat(messages, max_tokens, self.core.max_len, variables)
 
     @property
     def chat_template(self) -> ChatTemplate:
         """Raises ChatTemplateError if the model has none."""
-        if self._template is None:
-            tokenizer = self._need_tokenizer()
-            if self._template_source is None:
-                raise ChatTemplateError(
-                    f"{self.artifact.folder}: the model has no chat template; use --raw to continue plain text"
-                )
-            tool_use = ChatTemplate.tool_use_source(tokenizer)
-            self._template = ChatTemplate(self._template_source, tokenizer, tool_use)
-        return self._template
+        return self._text.chat_template
 
     def logits(
         self,
@@ -263,24 +202,24 @@ class Engine:
         `chunks` are token counts that add up to the length; by default as large as `max_tokens` and
         `max_rows` allow. Raises RequestError.
         """
-        self._check_ids(token_ids)
+        check_ids(token_ids, self.manifest.model.vocab_size)
         with self._turn():
-            return self._scorer.logits(token_ids, rows, chunks)
+            return self.core.logits(token_ids, rows, chunks)
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float64]:
         """Log-probability [n-1] of each token but the first, given those before it. Raises RequestError."""
-        self._check_ids(token_ids)
+        check_ids(token_ids, self.manifest.model.vocab_size)
         with self._turn():
-            return self._scorer.score(token_ids)
+            return self.core.score(token_ids)
 
     @property
     def num_free_blocks(self) -> int:
         """KV blocks of all groups that no request holds or was promised."""
-        return self._blocks.num_free
+        return self.core.blocks.num_free
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless queues and blocks agree; for tests and for idle moments."""
-        self._scheduler.check_integrity()
+        self.core.check_integrity()
 
     def close(self) -> None:
         """End every request as cancelled, stop the threads, unmap the weights.
@@ -290,8 +229,7 @@ class Engine:
         with self._change():
             for live in list(self._live.values()):
                 self._end(live)
-            self.device.close()
-            self.artifact.close()
+            self.core.close()
 
     def __enter__(self) -> "Engine":
         return self
@@ -308,8 +246,8 @@ class Engine:
                 self._end(live)
 
     def _end(self, live: Live) -> None:
-        self._commit.end(live, FinishReason.CANCELLED)
-        self._forget([live])
+        self._delivery.end(live, FinishReason.CANCELLED)
+        self._forget([live.request])
 
     @contextlib.contextmanager
     def _turn(self, harmless: type[Exception] | tuple[()] = RuntimeFailure) -> Iterator[None]:
@@ -345,40 +283,24 @@ class Engine:
         """End every request as failed, with all blocks free, whatever state the bookkeeping is in."""
         cause = error if isinstance(error, StepFailed) else StepFailed(f"a call ended with {type(error).__name__}")
         lives = list(self._live.values())
-        self._scheduler.begin_anew([live.request for live in lives])
+        self.core.begin_anew([live.request for live in lives])
         for live in lives:
             # A callback that is told of the failure may interrupt again: the others are failed all the same, and
             # `error` is what the caller sees.
             with contextlib.suppress(BaseException):
-                self._commit.fail(live, cause)
-        self._forget(lives)
+                self._delivery.fail(live, cause)
+        self._forget([live.request for live in lives])
         self._torn = any(live.completion is None for live in lives)
 
-    def _forget(self, lives: Sequence[Live]) -> None:
-        for live in lives:
-            if live.completion is not None:
-                self._live.pop(live.request, None)
+    def _forget(self, requests: Sequence[Request]) -> None:
+        """Those that are finished are nobody's any more."""
+        for request in requests:
+            live = self._live.get(request)
+            if live is not None and live.completion is not None:
+                del self._live[request]
 
     def _checked_prompt(self, prompt: Prompt, params: SamplingParams) -> Sequence[int]:
-        params.check_vocabulary(self.manifest.model.num_valid_tokens)
-        if params.stop and self.tokenizer is None:
-            raise InvalidParameter("stop strings need a tokenizer, which this engine lacks")
+        self._text.check(params)
         ids = self.encode(prompt) if isinstance(prompt, str) else prompt
-        self._check_ids(ids)
-        self._scheduler.check_possible(len(ids))
+        self.core.check(ids, params)
         return ids
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        if not isinstance(ids, Sequence | np.ndarray) or isinstance(ids, bytes | bytearray):
-            raise InvalidParameter(f"a prompt is text or a list of token ids, got {type(ids).__name__}")
-        if len(ids) == 0:
-            raise InvalidParameter("the prompt is empty")
-        vocab = self.manifest.model.vocab_size
-        for at, token in enumerate(ids):
-            if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token < vocab:
-                raise InvalidParameter(f"token {at} of the prompt: {token!r} is not an id in 0..{vocab - 1}")
-
-    def _need_tokenizer(self) -> Tokenizer:
-        if self.tokenizer is None:
-            raise InvalidParameter(f"{self.artifact.folder}: the engine has no tokenizer; give token ids")
-        return self.tokenizer

@@ -1,6 +1,6 @@
 """One request as the scheduler sees it: its tokens, how many of them are in the KV cache, and its state."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 
@@ -55,6 +55,21 @@ class TokenHistory:
         self.address = int(self._ids.ctypes.data)
 
 
+@dataclass(frozen=True)
+class Ends:
+    """What ends an answer, as far as its ids say. Stop strings are for whoever makes text of them."""
+
+    stop_ids: Set[int] = frozenset()
+    min_tokens: int = 0
+    max_tokens: int = 2**31 - 1
+
+    def reason(self, token: int, count: int) -> FinishReason | None:
+        """Why an answer ends with `token`, the `count`-th of its output; None if it goes on."""
+        if token in self.stop_ids and count >= self.min_tokens:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if count >= self.max_tokens else None
+
+
 @dataclass(eq=False)
 class Request:
     """Mutable state of one sequence. The scheduler owns `state`, `blocks` and `num_computed`.
@@ -66,9 +81,12 @@ class Request:
     tokens: TokenHistory
     prompt_len: int
     sampling: RowSampling
+    ends: Ends = Ends()
+    num_logprobs: int | None = None  # None: no log-probabilities are wanted
     state: RequestState = RequestState.WAITING
     num_computed: int = 0
     num_preemptions: int = 0
+    num_cached: int = 0  # prompt tokens that the prefix cache had when it was first admitted
     blocks: BlockTable | None = None
     finish_reason: FinishReason | None = None
 

@@ -16,12 +16,24 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A special token among an answer's tokens, of which its text shows nothing: `at` characters of the text come
+    before it.
+
+    They separate what a model says from what it does (`[TOOL_CALLS]`), and no text can spell one.
+    """
+
+    at: int
+    token_id: int
+
+
+@dataclass(frozen=True)
 class Output:
     """What one step added to an answer. The last one has a finish reason, and the error if that is the
     reason.
 
     Text may lag behind the tokens: a character's bytes may be incomplete, or the text may begin a stop
-    string.
+    string. So a mark may lie beyond the text that is out, and means nothing if the text ends before it.
     """
 
     text: str
@@ -29,6 +41,8 @@ class Output:
     logprobs: tuple[TokenLogprobs, ...]  # one per token where asked for, else empty
     finish_reason: FinishReason | None
     error: RuntimeFailure | None = None
+    sample: int = 0  # which of a request's answers, where it has several
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,3 +75,4 @@ class Completion:
     num_preemptions: int
     timing: Timing
     error: RuntimeFailure | None = None
+    marks: tuple[Mark, ...] = ()  # among the text

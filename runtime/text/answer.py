@@ -1,9 +1,9 @@
-"""One answer in the making: chosen tokens become text, and the text or the tokens decide when to stop."""
+"""One answer in the making: chosen tokens become text, and the text may stop it."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from llmc.runtime.loop.request import FinishReason
-from llmc.runtime.loop.results import Output, TokenLogprobs
+from llmc.runtime.loop.results import Mark, Output, TokenLogprobs
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.text.detokenize import StreamDetokenizer
 from llmc.runtime.text.stops import StopMatcher
@@ -11,45 +11,43 @@ from llmc.runtime.text.tokenizer import Tokenizer
 
 
 class Answer:
-    """Collects one request's output, which continues `prompt`. `stop_ids` end it; `max_tokens` bounds it."""
+    """Collects one request's output, which continues `prompt`."""
 
-    def __init__(
-        self,
-        params: SamplingParams,
-        tokenizer: Tokenizer | None,
-        stop_ids: Set[int],
-        max_tokens: int,
-        prompt: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, params: SamplingParams, tokenizer: Tokenizer | None, prompt: Sequence[int] = ()) -> None:
         self._params = params
-        self._stop_ids = stop_ids
-        self._max_tokens = max_tokens
         self._detokenizer = StreamDetokenizer(tokenizer, prompt) if tokenizer else None
+        self._special_ids = tokenizer.special_ids if tokenizer else frozenset()
         self._stops = StopMatcher(params.stop)
         self.token_ids: list[int] = []
         self.pieces: list[str] = []
         self.logprobs: list[TokenLogprobs] = []
+        self.marks: list[Mark] = []
         self.stopped_by: int | str | None = None
 
-    def accept(self, token: int, logprobs: TokenLogprobs | None) -> Output:
-        """Take the next token; the output says whether the answer is finished."""
+    def accept(self, token: int, logprobs: TokenLogprobs | None, reason: FinishReason | None) -> Output:
+        """Take the next token, which ends the answer if it has a `reason`, as a stop string in its text does.
+
+        The output says whether the answer is finished.
+        """
         self.token_ids.append(token)
         if logprobs is not None:
             self.logprobs.append(logprobs)
         armed = len(self.token_ids) >= self._params.min_tokens
-        text, reason = "", None
-        if armed and token in self._stop_ids:
-            self.stopped_by, reason = token, FinishReason.STOP
+        text = ""
+        marks: tuple[Mark, ...] = ()
+        if reason is FinishReason.STOP:
+            self.stopped_by = token
         elif self._detokenizer is not None:
             text = self._stops.feed(self._detokenizer.add(token), armed)
-        if reason is None and self._stops.matched is None and len(self.token_ids) >= self._max_tokens:
-            reason = FinishReason.LENGTH
-        if reason is not None:
+            if token in self._special_ids:
+                marks = (Mark(self._detokenizer.num_chars, token),)
+        if reason is not None and self._stops.matched is None:
             text += self._flush(armed)
         if self._stops.matched is not None:
             self.stopped_by, reason = self._stops.matched, FinishReason.STOP
         self.pieces.append(text)
-        return Output(text, (token,), (logprobs,) if logprobs is not None else (), reason)
+        self.marks += marks
+        return Output(text, (token,), (logprobs,) if logprobs is not None else (), reason, marks=marks)
 
     def interrupt(self) -> str:
         """The answer ends from outside: the text that was held back."""

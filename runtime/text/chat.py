@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 
-from llmc.runtime.artifact.artifact import CHAT_TEMPLATE, Artifact
+from llmc.runtime.artifact.artifact import CHAT_TEMPLATE, EngineFiles
 from llmc.runtime.artifact.bounds import plain
 from llmc.runtime.errors import ChatTemplateError, ManifestInvalid
 from llmc.runtime.text.template_sandbox import MAX_CHARS, MAX_SECONDS, TemplateSandbox, render_capped
@@ -47,13 +47,13 @@ class ChatTemplate:
         self._tool_use = self._template if tool_use is None else _compiled(tool_use)
 
     @staticmethod
-    def source(artifact: Artifact, tokenizer: Tokenizer) -> str | None:
+    def source(files: EngineFiles, tokenizer: Tokenizer) -> str | None:
         """The engine's template, from chat_template.jinja or the tokenizer's config; None if it has none."""
-        if artifact.has(CHAT_TEMPLATE):
+        if files.has(CHAT_TEMPLATE):
             try:
-                return artifact.read_bytes(CHAT_TEMPLATE).decode()
+                return files.read_bytes(CHAT_TEMPLATE).decode()
             except UnicodeDecodeError as error:
-                raise ManifestInvalid(f"{artifact.path(CHAT_TEMPLATE)}: not UTF-8: {error}") from error
+                raise ManifestInvalid(f"{files.path(CHAT_TEMPLATE)}: not UTF-8: {error}") from error
         source = tokenizer.config.get("chat_template")
         return source if isinstance(source, str) else _named(source).get("default")
 

@@ -27,11 +27,24 @@ class StreamDetokenizer:
         self._context_text = tokenizer.decode(self._context)
         self._pending: list[int] = []  # tokens whose text is not all out
         self._emitted = 0  # characters of the pending text that are out
+        self._num_out = 0
+
+    @property
+    def num_chars(self) -> int:
+        """Characters of the answer so far, those that are held back included."""
+        return self._num_out + len(self.finish())
 
     def add(self, token: int) -> str:
         """The text that this token settles; may be empty."""
-        if self._tokenizer.is_silent(token):
-            return ""
+        piece = "" if self._tokenizer.is_silent(token) else self._add(token)
+        self._num_out += len(piece)
+        return piece
+
+    def finish(self) -> str:
+        """The text that was held back."""
+        return self._beyond_context(self._decode_pending())[self._emitted :] if self._pending else ""
+
+    def _add(self, token: int) -> str:
         self._pending.append(token)
         if token in self._tokenizer.byte_ids:
             # A run of byte tokens is decoded as a whole: one bad byte turns all of it to replacement
@@ -48,10 +61,6 @@ class StreamDetokenizer:
         piece = text[self._emitted :]
         self._move_context()
         return piece
-
-    def finish(self) -> str:
-        """The text that was held back."""
-        return self._beyond_context(self._decode_pending())[self._emitted :] if self._pending else ""
 
     def _decode_pending(self) -> str:
         return self._tokenizer.decode(self._context + self._pending)

@@ -17,7 +17,7 @@ from typing import Any
 
 import tokenizers
 
-from llmc.runtime.artifact.artifact import TOKENIZER, TOKENIZER_CONFIG, Artifact
+from llmc.runtime.artifact.artifact import TOKENIZER, TOKENIZER_CONFIG, EngineFiles
 from llmc.runtime.artifact.manifest import SpecialTokens
 from llmc.runtime.errors import EngineError, InvalidParameter, ManifestInvalid
 
@@ -49,19 +49,19 @@ class Tokenizer:
         self._special_pattern = re.compile("|".join(longest_first)) if longest_first else None
 
     @classmethod
-    def load(cls, artifact: Artifact) -> "Tokenizer":
+    def load(cls, files: EngineFiles) -> "Tokenizer":
         """The engine's tokenizer. Raises ManifestInvalid if its files cannot be read as such."""
-        path = artifact.path(TOKENIZER)
+        path = files.path(TOKENIZER)
         config: Any = {}
         try:
-            inner = tokenizers.Tokenizer.from_buffer(artifact.read_bytes(TOKENIZER))
+            inner = tokenizers.Tokenizer.from_buffer(files.read_bytes(TOKENIZER))
         except EngineError:
             raise
         except Exception as error:  # the library raises plain Exception
             raise ManifestInvalid(f"{path}: not a tokenizer: {error}") from error
-        if artifact.has(TOKENIZER_CONFIG):
-            config = _read_config(artifact.path(TOKENIZER_CONFIG), artifact.read_bytes(TOKENIZER_CONFIG))
-        return cls(inner, artifact.manifest.tokens, config)
+        if files.has(TOKENIZER_CONFIG):
+            config = _read_config(files.path(TOKENIZER_CONFIG), files.read_bytes(TOKENIZER_CONFIG))
+        return cls(inner, files.manifest.tokens, config)
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text, after BOS if the model wants one.

@@ -22,7 +22,7 @@ def main(folder: str, out: str, length: str) -> None:
         held: list[list[int]] = []
 
         def look(_: Output) -> None:
-            (table,) = engine._blocks.tables
+            (table,) = engine.core.blocks.tables
             held.append([table.num_held(group) for group in range(groups)])
 
         rows = list(range(len(ids) - LAST, len(ids)))

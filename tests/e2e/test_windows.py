@@ -56,7 +56,7 @@ def model(request: pytest.FixtureRequest, engines: Engines) -> tuple[str, dict[s
 def poison(engine: Engine) -> None:
     """NaN in every block that nobody holds."""
     at = engine.device._pool.address  # type: ignore[attr-defined]
-    for pool, group in zip(engine._blocks._pools, engine.artifact.target.kv.groups, strict=True):
+    for pool, group in zip(engine.core.blocks._pools, engine.artifact.target.kv.groups, strict=True):
         for block in pool.free:
             ctypes.memset(at + block * group.block_bytes, 0xFF, group.block_bytes)
         at += -(-pool.num_blocks * group.block_bytes // 64) * 64
@@ -72,7 +72,7 @@ def generate(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingP
         poison(engine)
         engine.step()
         engine.check_integrity()
-        running = [r.blocks for r in engine._scheduler.running if r.num_output > 1]
+        running = [r.blocks for r in engine.core.scheduler.running if r.num_output > 1]
         most = max([most, *(blocks.num_held(g) for blocks in running if blocks for g in windowed)])
     return [handle.result() for handle in handles], most
 

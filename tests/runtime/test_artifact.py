@@ -428,7 +428,7 @@ def test_what_is_read_later_is_what_was_checked(make_engine: MakeEngine, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "moment", ["artifact.artifact.check_sizes", "artifact.artifact._map_weights", "loop.engine.open_device"]
+    "moment", ["artifact.artifact.check_sizes", "artifact.artifact._map_weights", "loop.core.open_device"]
 )
 def test_an_engine_that_is_replaced_while_it_loads(
     make_engine: MakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str

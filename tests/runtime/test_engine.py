@@ -144,7 +144,7 @@ def test_a_raising_callback_ends_its_own_request_only(engine: Engine) -> None:
 def test_a_fault_in_the_text_side_ends_one_request(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
     bad, good = engine.submit([1, 2, 3], params), engine.submit([4, 5], params)
-    monkeypatch.setattr(bad._live.answer, "accept", lambda token, logprobs: 1 / 0)
+    monkeypatch.setattr(bad._live.answer, "accept", lambda *args: 1 / 0)
     check(good.result(), [4, 5], params)
     assert "ZeroDivisionError" in str(ended(bad).error)
 

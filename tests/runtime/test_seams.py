@@ -42,15 +42,15 @@ def test_several_rows_of_a_sequence_in_one_step(engine: Engine) -> None:
     (prompt,), seed = prompts(1, 20), 5
     chosen = answers([prompt])[0]
     tokens = [*prompt, *chosen[:2], 7]  # two that will be chosen, and one that will not
-    table = engine._blocks.allocate(len(tokens))
+    table = engine.core.blocks.allocate(len(tokens))
     assert table is not None
-    engine._blocks.take(table, len(tokens))
+    engine.core.blocks.take(table, len(tokens))
     request = Request(0, TokenHistory(tokens), len(prompt), RowSampling(PARAMS, seed, len(prompt), ()))
     step, chunk = StepBuffers(engine.device.limits), Chunk(request, table, 0, len(tokens), samples=4)
     batch = Batch((chunk,))
     assert lay_out(batch, step) == [chunk] * 4 and not batch.decode_only
     engine.device.prefill(step)
-    engine._blocks.free(table)
+    engine.core.blocks.free(table)
     behind = oracle.choose(oracle.logits(tokens), tokens, len(prompt), PARAMS, seed)  # what nobody will ask for
     assert step.out_tokens[:4].tolist() == [*chosen[:3], behind] and chosen[2] != 7
 
@@ -74,15 +74,15 @@ def test_a_commit_one_step_late(engine: Engine) -> None:
     late, steps = Late(engine.device), [StepBuffers(engine.device.limits) for _ in range(2)]
     behind, ahead = None, 0
     while engine._live:
-        batch, step = engine._scheduler.schedule(), steps[0]
-        sampled = [engine._live[chunk.request] for chunk in lay_out(batch, step)]
+        batch, step = engine.core.scheduler.schedule(), steps[0]
+        sampled = [chunk.request for chunk in lay_out(batch, step)]
         if batch.chunks:
             late.run(batch, step)
-            engine._scheduler.computed(batch)
+            engine.core.scheduler.computed(batch)
             ahead += behind is not None
         if behind is not None:
             late.queue.pop(0)()
-            engine._commit.tokens(*behind)
+            engine._delivery.tokens(list(engine.core._commit.tokens(*behind)), engine._live)
             engine._forget(behind[1])
         behind = (step, sampled) if batch.chunks else None
         steps.reverse()

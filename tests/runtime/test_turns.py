@@ -21,7 +21,9 @@ from tests.runtime.ended import ended
 
 LONG = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 BLOCK_BYTES = 16 * oracle.BLOCK_TOKENS
-BOOKKEEPING = {f"{os.sep}{name}.py" for name in ("engine", "handle", "schedule", "blocks", "prepare", "commit")}
+BOOKKEEPING = {
+    f"{os.sep}{name}.py" for name in ("engine", "core", "handle", "schedule", "blocks", "commit", "delivery")
+}
 
 
 def test_a_signal_handler_is_refused_in_the_middle_of_a_step(engine: Engine) -> None:
@@ -60,7 +62,7 @@ def test_a_signal_handler_is_refused_in_the_middle_of_a_step(engine: Engine) -> 
 
 
 def test_a_step_does_not_come_between_the_halves_of_a_submit(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    add, told = engine._scheduler.add, []
+    add, told = engine.core.scheduler.add, []
 
     def step() -> None:
         with pytest.raises(RequestError, match="another thread drives this engine"):
@@ -73,7 +75,7 @@ def test_a_step_does_not_come_between_the_halves_of_a_submit(engine: Engine, mon
         thread.start()
         thread.join()
 
-    monkeypatch.setattr(engine._scheduler, "add", slow)
+    monkeypatch.setattr(engine.core.scheduler, "add", slow)
     assert engine.submit([1, 2], LONG).result().error is None and told == [True]
 
 
@@ -101,7 +103,7 @@ def test_an_interrupt_of_the_recovery_is_recovered_from_later(engine: Engine, mo
         raise Interrupt
 
     monkeypatch.setattr(engine.device, "prefill", lambda step: 1 / 0)
-    monkeypatch.setattr(engine._scheduler, "begin_anew", interrupt)
+    monkeypatch.setattr(engine.core.scheduler, "begin_anew", interrupt)
     with pytest.raises(Interrupt):
         engine.step()
     assert handles[0].completion is None

@@ -77,7 +77,7 @@ def test_scarce_pools_preempt_and_answer_alike(folder_of: Callable[[Windows], Pa
     with Engine.load(folder_of(windows), kv_memory=memory, max_tokens=16) as engine:
         spent = zip(engine.device.num_blocks, layout.groups, strict=True)
         assert sum(count * group.block_bytes for count, group in spent) <= memory
-        longest = engine._scheduler.max_len
+        longest = engine.core.scheduler.max_len
         fitting = [prompt for prompt in prompts if len(prompt) < longest]
         completions = engine.generate(fitting, params)
         assert None not in windows or sum(c.num_preemptions for c in completions) >= 3
@@ -100,7 +100,7 @@ def test_a_long_request_holds_no_more_than_its_window(folder_of: Callable[[Windo
             while handle.completion is None:
                 engine.step()
                 engine.check_integrity()
-                for request in engine._scheduler.running:
+                for request in engine.core.scheduler.running:
                     assert request.blocks is not None
                     held = [request.blocks.num_held(group) for group in range(2)]
                     assert all(count <= bound for count, bound in zip(held, bounds, strict=True))
@@ -113,14 +113,14 @@ def test_a_long_request_holds_no_more_than_its_window(folder_of: Callable[[Windo
 def test_what_cannot_be_held_is_refused_with_the_pools_figures(folder_of: Callable[[Windows], Path]) -> None:
     with Engine.load(folder_of((None, 6)), kv_memory=10 * 64 + 5 * 128, max_tokens=8) as engine:
         assert engine.device.num_blocks[0] * 64 + engine.device.num_blocks[1] * 128 <= 10 * 64 + 5 * 128
-        longest = engine._scheduler.max_len
+        longest = engine.core.scheduler.max_len
         assert longest == engine.device.num_blocks[0] * 4
         with pytest.raises(
             PromptTooLong, match=rf"needs {longest // 4 + 1} KV blocks; the pool has {longest // 4} of 4"
         ):
             engine.submit([1] * longest)
     with Engine.load(folder_of((6,)), kv_memory=3 * 64, max_tokens=8) as engine:
-        assert engine._scheduler.max_len == 12
+        assert engine.core.scheduler.max_len == 12
         with pytest.raises(PromptTooLong, match="needs 4 KV blocks; the pool of the window 6 has 3 of 4 tokens"):
             engine.submit([1] * 12)
         with pytest.raises(
@@ -128,7 +128,7 @@ def test_what_cannot_be_held_is_refused_with_the_pools_figures(folder_of: Callab
         ):
             engine.logits([1] * 13)
     with Engine.load(folder_of((6,)), kv_memory=6 * 64, max_tokens=8) as engine:
-        assert engine._scheduler.max_len == 256
+        assert engine.core.scheduler.max_len == 256
 
 
 def test_a_failed_step_leaks_no_block_of_any_group(
@@ -173,7 +173,7 @@ class Traffic(RuleBasedStateMachine):
     def add(self, prompt_len: int, output_len: int, seed: int) -> None:
         prompt = [(seed * 31 + i * i) % oracle.NUM_VALID for i in range(prompt_len)]
         params = SamplingParams(temperature=1, seed=seed, ignore_eos=True, max_tokens=output_len)
-        if prompt_len >= self.engine._scheduler.max_len:
+        if prompt_len >= self.engine.core.scheduler.max_len:
             with pytest.raises(PromptTooLong):
                 self.engine.submit(prompt, params)
         else:
@@ -204,7 +204,7 @@ class Traffic(RuleBasedStateMachine):
                 if completion.finish_reason is FinishReason.CANCELLED:
                     continue
                 tokens, _ = answer(self.windows, prompt, params, completion.seed)
-                room = engine._scheduler.max_len - len(prompt)
+                room = engine.core.scheduler.max_len - len(prompt)
                 assert completion.error is None and list(completion.token_ids) == tokens[:room]
             engine.check_integrity()
             assert engine.num_free_blocks == sum(engine.device.num_blocks), "blocks leaked"

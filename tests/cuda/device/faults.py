@@ -40,7 +40,7 @@ def memory_is_divided_and_given_back() -> None:
     current = ctypes.c_void_p(1)
     assert emulator().cuCtxGetCurrent(ctypes.byref(current)) == 0 and current.value is None
     engine.close()
-    assert "closed" in refusal(StepFailed, lambda: engine.device.decode(engine._buffers))
+    assert "closed" in refusal(StepFailed, lambda: engine.device.decode(engine.core._buffers))
 
 
 def too_little_memory() -> None:

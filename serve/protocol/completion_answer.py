@@ -1,0 +1,77 @@
+"""The answer of /v1/completions: one body, or chunks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmc.runtime.loop.results import Completion, Output, TokenLogprobs
+from llmc.serve.protocol.answer import Head, Usage, event, finish_reason
+from llmc.serve.protocol.completions import CompletionRequest
+from llmc.serve.protocol.logprobs import LogprobBodies
+
+
+@dataclass(frozen=True)
+class Echo:
+    """A prompt that comes before its answers: text, ids, and log-probabilities of all but its first token."""
+
+    text: str
+    ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs] | None
+
+
+class CompletionAnswer:
+    """Of one request. The choices of prompt p are p*n .. p*n + n-1."""
+
+    def __init__(self, head: Head, request: CompletionRequest, logprobs: LogprobBodies) -> None:
+        self._head = head
+        self._request = request
+        self._logprobs = logprobs
+        self._offsets: dict[int, int] = {}  # characters of a choice that are out
+        self._chunk = head.body("text_completion")
+        if request.generation.include_usage:
+            self._chunk["usage"] = None
+
+    def body(self, choices: Sequence[dict[str, Any]], usage: Usage) -> dict[str, Any]:
+        return {**self._head.body("text_completion"), "choices": list(choices), "usage": usage.body}
+
+    def choice(self, index: int, completion: Completion | None, prompt: Echo | None) -> dict[str, Any]:
+        """`completion` is None where only the prompt was asked for. Raises ApiError if the sample failed."""
+        reason = finish_reason(completion.finish_reason, completion.error) if completion else "length"
+        echo = prompt if prompt is not None and self._request.echo else None
+        text = (echo.text if echo else "") + (completion.text if completion else "")
+        choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+        if self._request.logprobs is not None:
+            choice["logprobs"] = self._all_logprobs(completion, echo)
+        if prompt is not None and self._request.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = self._logprobs.prompt(prompt.logprobs or ())
+        if self._request.generation.with_ids:
+            choice["token_ids"] = completion.token_ids if completion else ()
+            choice["prompt_token_ids"] = list(prompt.ids) if prompt else None
+        return choice
+
+    def chunk(self, output: Output, index: int, before: str = "") -> bytes:
+        """The frame of one output; `before` is an echoed prompt. Raises ApiError if the sample failed."""
+        reason = None
+        if output.finish_reason is not None:
+            reason = finish_reason(output.finish_reason, output.error)
+        text = before + output.text
+        if not text and reason is None and not output.logprobs:
+            return b""
+        choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+        if output.logprobs:
+            offset = self._offsets.get(index, 0)
+            choice["logprobs"] = self._logprobs.completion(output.logprobs, output.token_ids, offset)
+        if self._request.generation.with_ids:
+            choice["token_ids"] = output.token_ids
+        self._offsets[index] = self._offsets.get(index, 0) + len(text)
+        return event({**self._chunk, "choices": [choice]})
+
+    def usage_chunk(self, usage: Usage) -> bytes:
+        """The last chunk, where it was asked for."""
+        return event({**self._chunk, "choices": [], "usage": usage.body})
+
+    def _all_logprobs(self, completion: Completion | None, echo: Echo | None) -> dict[str, Any]:
+        entries: list[TokenLogprobs | None] = [] if echo is None else [None, *(echo.logprobs or ())]
+        ids = [] if echo is None else list(echo.ids)
+        answered = completion.logprobs if completion else ()
+        return self._logprobs.completion([*entries, *answered], [*ids, *(one.token_id for one in answered)], 0)
