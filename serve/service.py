@@ -24,6 +24,10 @@ class Service:
         self.log = EventLog(options.log_json)
         LibraryLog.take(self.log, "uvicorn", "asyncio")
         self.server = Server(ApiKeys(keys), Cors(options.origins), self.log)
+        if options.otel:
+            from llmc.serve.telemetry import Spans
+
+            self.server.spans = Spans.over_http()
         self._app = App(self.server, ROUTES)
         self._listener = Listener(self._app)
         self._serving = asyncio.create_task(self._listener.serve([listening]))
@@ -54,3 +58,5 @@ class Service:
         self._listener.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
             await self._serving
+        if self.server.spans is not None:
+            await asyncio.to_thread(self.server.spans.close)
