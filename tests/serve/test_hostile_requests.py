@@ -188,3 +188,9 @@ async def fuzz(rounds: int, seed: int) -> Counter[int]:
 def test_fuzzed_bodies(seed: int) -> None:
     seen = asyncio.run(fuzz(5000, seed))
     assert seen[200] > 300 and seen[400] > 1000
+
+
+@pytest.mark.soak
+def test_a_million_fuzzed_bodies() -> None:
+    seen = asyncio.run(fuzz(10**6, 1000))
+    assert sum(seen.values()) == 10**6
