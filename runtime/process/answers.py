@@ -24,6 +24,7 @@ class Sample:
     answer: Answer
     completion: Completion | None = None
     first_token: float | None = None
+    num_cached: int = 0
     last: Output | None = None  # the end, until it is taken
     taken: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
 
@@ -61,7 +62,6 @@ class Answers:
         self.params = params
         self.seed = params.seed
         self.samples = [Sample(Answer(params, tokenizer, prompt)) for _ in range(samples)]
-        self.num_cached = 0
         self.changed: Callable[[], None] = lambda: None  # told whenever there is something new
         self.collected = False  # the whole is waited for: nobody is slow
         self.unread_since: float | None = None
@@ -69,6 +69,11 @@ class Answers:
         self._ended = ended
         self._submitted = time.perf_counter()
         self._max_unread = MAX_UNREAD // (_TOKEN_BYTES + _ALTERNATIVE_BYTES * (params.logprobs or 0))
+
+    @property
+    def num_cached(self) -> int:
+        """Of the first sample: what the others found was computed for it."""
+        return self.samples[0].num_cached
 
     @property
     def done(self) -> bool:
@@ -79,7 +84,7 @@ class Answers:
         sample = self.samples[row.sample]
         if sample.completion is not None:
             return  # ended here before the child knew
-        self.num_cached = max(self.num_cached, row.cached)
+        sample.num_cached = max(sample.num_cached, row.cached)
         try:
             self._token(sample, row)
         except RuntimeFailure as error:
@@ -138,6 +143,7 @@ class Answers:
             seed=self.seed,
             logprobs=tuple(answer.logprobs),
             num_preemptions=preemptions,
+            num_cached=sample.num_cached,
             timing=Timing((sample.first_token or now) - self._submitted, now - self._submitted),
             error=error,
             marks=tuple(answer.marks),

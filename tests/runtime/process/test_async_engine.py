@@ -34,8 +34,9 @@ PROMPTS = ["the thing", "other", "the", "thethe", "x" * 40, "é"]
 
 
 def same(one: Completion, other: Completion) -> None:
-    """But for how long it took."""
-    assert {**vars(one), "timing": None, "seed": None} == {**vars(other), "timing": None, "seed": None}
+    """But for how long it took, and what was found of it."""
+    apart = {"timing": None, "seed": None, "num_cached": None}
+    assert {**vars(one), **apart} == {**vars(other), **apart}
 
 
 async def read(stream: Stream) -> tuple[list[Output], Completion]:
@@ -146,13 +147,16 @@ def test_a_cancelled_request_gives_its_blocks_back(shared_engine: Path, tokens: 
 def test_a_stream_that_nobody_holds_is_cancelled(shared_engine: Path) -> None:
     async def work() -> None:
         async with engine(shared_engine) as remote:
+            submitted = asyncio.Event()
 
             async def reader() -> None:
-                async for _ in await remote.submit([oracle.NAP], LONG):
+                stream = await remote.submit([oracle.NAP] * 2, LONG)
+                submitted.set()
+                async for _ in stream:
                     pass
 
             task = asyncio.create_task(reader())
-            await asyncio.sleep(0.1)
+            await submitted.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             del task
@@ -271,5 +275,22 @@ def test_two_engines_in_one_process(shared_engine: Path, make_engine: MakeEngine
             results = [(await stream.result())[0] for stream in streams]
             for result in results[1:]:
                 same(result, results[0])
+
+    run(work)
+
+
+def test_a_prefix_is_found_by_its_salt_alone(shared_engine: Path) -> None:
+    async def work() -> None:
+        async with engine(shared_engine) as remote:
+            found = []
+            for salt in ("mine", "mine", "yours"):
+                stream = await remote.submit(list(range(40)), SHORT, salt=salt)
+                ((completion),) = await stream.result()
+                assert completion.num_cached == stream.num_cached
+                found.append(stream.num_cached)
+            assert found == [0, 39, 0]
+            stream = await remote.submit([7] * 40, SHORT, n=3)
+            await stream.result()
+            assert stream.num_cached == 0
 
     run(work)
