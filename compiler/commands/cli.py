@@ -162,6 +162,34 @@ def serve(context: click.Context, /, emulate: bool, emulate_gpu: str | None, **o
 
 
 @main.command()
+@click.argument("engine")
+@click.argument("input", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--max-batch", type=int, help="Requests at once [default: what the engine was built for].")
+@click.option("--max-seq-len", type=int, help="Prompt and answer [default: what the engine was built for].")
+@click.option("--step-tokens", "max_tokens", type=int, help="Of a step [default: what the engine was built for].")
+@click.option("--kv-memory", type=int, help="Bytes of KV cache [default: what it can use, half of what is free].")
+@click.option("--threads", type=int, help="[default: the usable cores]")
+@where_it_runs
+@click.pass_context
+def batch(
+    context: click.Context,
+    /,
+    engine: str,
+    input: Path,
+    output: Path,
+    emulate: bool,
+    emulate_gpu: str | None,
+    device: str | None,
+    **load: Any,
+) -> None:
+    """Answer INPUT, a file in OpenAI's batch format, with ENGINE (or NAME=ENGINE). Killed on the way, it goes on."""
+    from llmc.compiler.commands.batching import run_batch
+
+    run_batch(context, engine, (input, output), emulate, emulate_gpu, device, load)
+
+
+@main.command()
 @click.argument("model_or_engine")
 @click.option("--roofline", is_flag=True, help="Predict its speed on targets instead: of an engine, or of a model.")
 @click.option("--target", help="With --roofline, with commas [default: an engine's, or h100,h200,a100].")
