@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from llmc.runtime.loop.handle import RequestHandle
     from llmc.runtime.loop.request import FinishReason
     from llmc.runtime.loop.results import Completion, Output, Timing, TokenLogprobs
+    from llmc.runtime.process.async_engine import AsyncEngine
+    from llmc.runtime.process.engine_process import EngineProcess
     from llmc.runtime.step.params import SamplingParams
 
 _HOMES = {
+    "AsyncEngine": "process.async_engine",
     "Completion": "loop.results",
     "Engine": "loop.engine",
     "EngineError": "errors",
     "EngineGone": "errors",
+    "EngineProcess": "process.engine_process",
     "FinishReason": "loop.request",
     "Output": "loop.results",
     "QueueFull": "errors",
@@ -32,10 +36,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncEngine",
     "Completion",
     "Engine",
     "EngineError",
     "EngineGone",
+    "EngineProcess",
     "FinishReason",
     "Output",
     "QueueFull",

@@ -137,6 +137,30 @@ def run(context: click.Context, /, engine: Path, emulate: bool, emulate_gpu: str
 
 
 @main.command()
+@click.argument("engines", nargs=-1, required=True, metavar="ENGINE...")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
+@click.option("--uds", type=click.Path(path_type=Path), help="Listen on a unix socket instead.")
+@click.option("--api-key", "keys", multiple=True, help="Who has none of these is refused; also LLMC_API_KEY.")
+@click.option("--api-key-file", "key_file", type=click.Path(path_type=Path), help="Keys, one on a line.")
+@click.option("--cors", "origins", multiple=True, help="Let pages of this origin ask; may be repeated; *: all.")
+@click.option("--restart", is_flag=True, help="If the engines' process dies, start another one.")
+@click.option("--log-json", is_flag=True, help="One JSON object a line.")
+@click.option("--max-batch", type=int, help="Requests at once [default: what the engine was built for].")
+@click.option("--max-seq-len", type=int, help="Prompt and answer [default: what the engine was built for].")
+@click.option("--step-tokens", "max_tokens", type=int, help="Of a step [default: what the engine was built for].")
+@click.option("--kv-memory", type=int, help="Bytes of KV cache [default: what it can use, half of what is free].")
+@click.option("--threads", type=int, help="[default: the usable cores]")
+@where_it_runs
+@click.pass_context
+def serve(context: click.Context, /, emulate: bool, emulate_gpu: str | None, **options: Any) -> None:
+    """Serve ENGINE, or several under one address, to OpenAI's clients. NAME=FOLDER gives an engine another name."""
+    from llmc.compiler.commands.serving import serve_engines
+
+    serve_engines(context, emulate, emulate_gpu, options)
+
+
+@main.command()
 @click.argument("model_or_engine")
 @click.option("--roofline", is_flag=True, help="Predict its speed on targets instead: of an engine, or of a model.")
 @click.option("--target", help="With --roofline, with commas [default: an engine's, or h100,h200,a100].")

@@ -63,7 +63,7 @@ def command_line(command: click.Command, values: dict[str, Any]) -> list[str]:
     for parameter in command.params:
         value = values[parameter.name or ""]
         if isinstance(parameter, click.Argument):
-            arguments.append(str(value))
+            arguments += [str(one) for one in (value if parameter.nargs == -1 else (value,))]
         elif isinstance(parameter, click.Option) and parameter.is_flag:
             options += [parameter.opts[0]] if value else []
         elif value is not None:

@@ -7,6 +7,7 @@ import os
 import sys
 
 EXIT_REFUSED = 2
+_OF_SERVING = ("uvicorn", "uvloop", "httptools", "orjson", "prometheus_client")
 
 
 def open_streams() -> None:
@@ -32,6 +33,8 @@ def refuse(error: Exception) -> int:
 
 
 def _text(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name in _OF_SERVING:
+        return f"{error.name} is not installed, and serving needs it: pip install 'llmc[serve]'"
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed, and compiling and verifying need it: pip install 'llmc[build]'"
     if isinstance(error, OSError) and error.strerror is not None:

@@ -44,6 +44,12 @@ class EngineFiles:
     folder: Path
     manifest: Manifest
 
+    @property
+    def files_digest(self) -> str:
+        """Of all files: engines whose digests are equal are the same one, wherever they lie."""
+        names = sorted(self.manifest.files)
+        return digest("\n".join(f"{name} {self.manifest.files[name].blake3}" for name in names).encode())
+
     def has(self, name: str) -> bool:
         return name in self.manifest.files
 

@@ -4,7 +4,8 @@ One step is schedule -> lay out -> execute (sampling included) -> commit. Whoeve
 and ends requests whose text says so: `Engine` in the caller's thread, `runtime/process/` in a process of its own.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ from llmc.runtime.loop.commit import Commit, TokenEvent
 from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.prompts import check_ids
 from llmc.runtime.loop.request import Ends, FinishReason, Request, TokenHistory
-from llmc.runtime.loop.schedule import Scheduler
+from llmc.runtime.loop.results import TokenLogprobs
+from llmc.runtime.loop.schedule import Batch, Scheduler
 from llmc.runtime.loop.score import Scorer
 from llmc.runtime.step.arrays import StepBuffers
 from llmc.runtime.step.limits import LoadOptions
@@ -41,6 +43,7 @@ class EngineCore:
         self._buffers = StepBuffers(device.limits)
         self._commit = Commit(self.scheduler)
         self._arrivals = 0
+        self.last_batch = Batch(())  # of the last step
         model = artifact.manifest.model
         self._scorer = Scorer(device, self.blocks, self._buffers, model.vocab_size, model.num_valid_tokens)
 
@@ -129,6 +132,7 @@ class EngineCore:
         batch = self.scheduler.schedule()
         if not batch.chunks:
             return None
+        self.last_batch = batch
         sampled = [chunk.request for chunk in lay_out(batch, self._buffers)]
         (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
         self.scheduler.computed(batch)
@@ -143,6 +147,23 @@ class EngineCore:
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float64]:
         """As `Engine.score`."""
         return self._scorer.score(token_ids)
+
+    def scored(self, token_ids: Sequence[int], top: int) -> Generator[list[TokenLogprobs]]:
+        """Log-probabilities of every token but the first, with the `top` best in its place, a step at a time.
+
+        To be gone on with between the steps of requests; an empty list says that it waits for blocks. Raises
+        RequestError.
+        """
+        check_ids(token_ids, self.artifact.manifest.model.vocab_size)
+        self.scheduler.check_possible(len(token_ids) - 1)
+        yield from self._scorer.entries(token_ids, top)
+
+    def warm_up(self) -> float:
+        """Two steps of one token whose outcome nobody sees; seconds of the second. Raises StepFailed."""
+        for _ in range(2):
+            began = time.perf_counter()
+            self._scorer.logits([self.artifact.manifest.tokens.bos or 0], None, None)
+        return time.perf_counter() - began
 
     def begin_anew(self, requests: Iterable[Request]) -> None:
         """After an exception in the middle of anything: whatever was held is free, `requests` have failed."""

@@ -86,6 +86,7 @@ class Request:
     state: RequestState = RequestState.WAITING
     num_computed: int = 0
     num_preemptions: int = 0
+    num_cached: int = 0  # prompt tokens that the prefix cache had when it was first admitted
     blocks: BlockTable | None = None
     finish_reason: FinishReason | None = None
 

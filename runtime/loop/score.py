@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong
-from llmc.runtime.kv.blocks import BlockManager
+from llmc.runtime.kv.blocks import BlockManager, BlockTable
+from llmc.runtime.loop.results import TokenLogprobs
 from llmc.runtime.step.arrays import StepBuffers
 
 
@@ -46,26 +47,59 @@ class Scorer:
         Float64 log-softmax of the logits that a token can be sampled from, as `logprobs` are: rows that pad the head
         count for nothing, and -inf is the log-probability of what is never sampled.
         """
-        ids = np.asarray(token_ids, dtype=np.int64)
-        result = np.empty(len(ids) - 1, np.float64)
-        for positions, logits in self._run(token_ids, range(len(ids) - 1), None):
-            exact = logits[:, : self._num_valid].astype(np.float64)
-            top = exact.max(axis=1)
-            total = np.log(np.exp(exact - top[:, None]).sum(axis=1)) + top
-            if not np.isfinite(total).all():
-                raise NonFiniteLogits(f"logits at positions {positions[0]}..{positions[-1]} are not all finite")
-            following = ids[np.asarray(positions) + 1]
-            valid = following < self._num_valid
-            chosen = exact[np.arange(len(positions)), np.where(valid, following, 0)]
-            result[positions] = np.where(valid, chosen - total, -np.inf)
+        result = np.empty(len(token_ids) - 1, np.float64)
+        for positions, logits in self._run(token_ids, range(len(token_ids) - 1), None):
+            result[positions] = self._chosen(token_ids, positions, self._log_softmax(positions, logits))
         return result
 
+    def entries(self, token_ids: Sequence[int], top: int) -> Iterator[list[TokenLogprobs]]:
+        """As `score` a step at a time, with the `top` best ids in the place of each token.
+
+        An empty list says that there are no blocks for it at the moment.
+        """
+        while (table := self._blocks.allocate(len(token_ids))) is None:
+            yield []
+        for positions, logits in self._run(token_ids, range(len(token_ids) - 1), None, table):
+            exact = self._log_softmax(positions, logits)
+            chosen = self._chosen(token_ids, positions, exact)
+            best = np.argsort(-exact, axis=1, kind="stable")[:, :top]
+            yield [
+                TokenLogprobs(
+                    int(token_ids[position + 1]),
+                    float(chosen[row]),
+                    tuple((int(i), float(exact[row, i])) for i in best[row]),
+                )
+                for row, position in enumerate(positions)
+            ]
+
+    def _log_softmax(self, positions: Sequence[int], logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Of the ids that can be sampled. Raises NonFiniteLogits."""
+        exact = logits[:, : self._num_valid].astype(np.float64)
+        top = exact.max(axis=1)
+        total = np.log(np.exp(exact - top[:, None]).sum(axis=1)) + top
+        if not np.isfinite(total).all():
+            raise NonFiniteLogits(f"logits at positions {positions[0]}..{positions[-1]} are not all finite")
+        exact -= total[:, None]
+        return exact
+
+    def _chosen(
+        self, token_ids: Sequence[int], positions: Sequence[int], exact: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        following = np.asarray(token_ids, dtype=np.int64)[np.asarray(positions) + 1]
+        valid = following < self._num_valid
+        picked = exact[np.arange(len(positions)), np.where(valid, following, 0)]
+        return np.where(valid, picked, -np.inf)
+
     def _run(
-        self, token_ids: Sequence[int], rows: Sequence[int], chunks: Sequence[int] | None
+        self,
+        token_ids: Sequence[int],
+        rows: Sequence[int],
+        chunks: Sequence[int] | None,
+        table: BlockTable | None = None,
     ) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
         """Yields (positions, logits [len(positions), vocab]) chunk by chunk.
 
-        The logits are reused by the next.
+        The logits are reused by the next. `table`, if given, holds the sequence, and is freed.
         """
         limits = self._device.limits
         length = len(token_ids)
@@ -73,7 +107,7 @@ class Scorer:
             raise PromptTooLong(f"the sequence has {length} tokens; max_seq_len is {limits.max_seq_len}")
         ids = np.asarray(token_ids, dtype=np.int32)
         counts = self._check_chunks(chunks, length) if chunks is not None else self._default_chunks(length, rows)
-        table = self._blocks.allocate(length)
+        table = table or self._blocks.allocate(length)
         if table is None:
             raise PromptTooLong(f"the sequence has {length} tokens and needs {self._blocks.shortage(length, now=True)}")
         buffer = np.empty((min(limits.max_rows, length), self._vocab_size), np.float32)

@@ -25,6 +25,8 @@ class EngineFacts:
     weights_bytes: int
     kv_bytes: int
     arena_bytes: int
+    digest: str = ""  # of the engine's files
+    token_seconds: float = 0.0  # that a step of one token took when it was loaded
 
     @property
     def vocab_size(self) -> int:

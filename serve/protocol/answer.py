@@ -8,12 +8,14 @@ from typing import Any
 
 import orjson
 
-from llmc.runtime.errors import RuntimeFailure
+from llmc.runtime.errors import EngineGone, InvalidParameter, PromptTooLong, QueueFull, RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import Completion
-from llmc.serve.protocol.errors import ApiError
+from llmc.serve.protocol.errors import ApiError, from_failure
 
 DONE = b"data: [DONE]\n\n"
+REFUSALS = (QueueFull, PromptTooLong, InvalidParameter)  # by the engine's process, of a request that it never began
+ENDINGS = (EngineGone, *REFUSALS)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Usage:
 
 def finish_reason(reason: FinishReason, error: RuntimeFailure | None) -> str:
     """`stop` or `length`. Raises ApiError for an answer that was ended by anything else."""
+    if isinstance(error, ENDINGS):
+        raise from_failure(error)
     if reason is FinishReason.ERROR:
         raise ApiError(500, str(error or "the answer failed"), code="answer_failed")
     if reason is FinishReason.CANCELLED:

@@ -1,9 +1,10 @@
 """A request to /v1/chat/completions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmc.serve.protocol.delta import Delta
 from llmc.serve.protocol.fields import Fields
 from llmc.serve.protocol.generation import MAX_PRIORITY, Generation, read_generation, read_max_logprobs
 from llmc.serve.protocol.messages import read_messages
@@ -25,6 +26,17 @@ class ChatRequest:
     parallel_calls: bool = True
     reasoning: bool = True  # shown
     prompt_logprobs: int | None = None
+
+    def shown(self, deltas: Sequence[Delta]) -> list[Delta]:
+        """What the request wants to see: reasoning perhaps not, and perhaps one call alone."""
+        return [shown for delta in deltas if (shown := self._shown(delta)) is not None]
+
+    def _shown(self, delta: Delta) -> Delta | None:
+        call = delta.tool_call
+        if call is not None and call.index > 0 and not self.parallel_calls:
+            call = None
+        shown = Delta(delta.content, delta.reasoning if self.reasoning else "", call)
+        return shown if shown != Delta() else None
 
 
 def read_chat(body: Mapping[str, Any]) -> ChatRequest:

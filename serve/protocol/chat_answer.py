@@ -113,7 +113,7 @@ class _Sample:
 
     def _body(self, deltas: Sequence[Delta]) -> dict[str, Any]:
         body: dict[str, Any] = {}
-        for delta in deltas:
+        for delta in self._request.shown(deltas):
             body = merged(body, self._one(delta))
         return body
 
@@ -121,10 +121,10 @@ class _Sample:
         body: dict[str, Any] = {}
         if delta.content:
             body["content"] = delta.content
-        if delta.reasoning and self._request.reasoning:
+        if delta.reasoning:
             body["reasoning_content"] = delta.reasoning
         call = delta.tool_call
-        if call is not None and (call.index == 0 or self._request.parallel_calls):
+        if call is not None:
             self._called = True
             function = (
                 {"arguments": call.arguments} if call.name is None else {"name": call.name, "arguments": call.arguments}

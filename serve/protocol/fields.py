@@ -79,8 +79,16 @@ class Fields:
             rule = REFUSED.get(name) if tables else None
             if rule is None:
                 raise self.error(name, "is not a field that is known here", "unknown_field")
-            if not is_neutral(value, rule):
-                raise self.error(name, f"is not supported: {rule.why}", "unsupported_field")
+            self._check(name, value, rule)
+
+    def refuse(self, name: str, rule: Neutral) -> None:
+        """A field that only this object has, and that would ask for what there is not."""
+        if (value := self.take(name)) is not None:
+            self._check(name, value, rule)
+
+    def _check(self, name: str, value: Any, rule: Neutral) -> None:
+        if not is_neutral(value, rule):
+            raise self.error(name, f"is not supported: {rule.why}", "unsupported_field")
 
     def error(self, name: str, what: str, code: str = "invalid_value") -> ApiError:
         return bad(f"{self._where}{_clipped(name)} {what}", f"{self._where}{_clipped(name)}", code)

@@ -22,7 +22,7 @@ class TokenTexts:
     """Of one model. Remembers every token that was asked for."""
 
     def __init__(self, tokenizer: Decoder | None) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._known: dict[int, tuple[str, bytes]] = {}
 
     def text(self, token: int) -> str:
@@ -35,7 +35,7 @@ class TokenTexts:
     def _of(self, token: int) -> tuple[str, bytes]:
         known = self._known.get(token)
         if known is None:
-            known = self._known[token] = _text_and_bytes(self._tokenizer, token)
+            known = self._known[token] = _text_and_bytes(self.tokenizer, token)
         return known
 
 

@@ -40,7 +40,7 @@ def build_reference(cxx: list[str], tmp_path_factory: pytest.TempPathFactory) ->
 
 def _compile_reference(cxx: list[str], windows: Windows, folder: Path) -> Path:
     library = folder / "model.so"
-    names = ("VOCAB", "NUM_VALID", "BLOCK_TOKENS", "POISON")
+    names = ("VOCAB", "NUM_VALID", "BLOCK_TOKENS", "POISON", "NAP", "STUCK")
     defines = [f"-D{name}={getattr(reference_oracle, name)}" for name in names]
     defines.append(f"-DWINDOWS={','.join(str(window or 0) for window in windows)}")
     source = HERE / "reference_device.cc"

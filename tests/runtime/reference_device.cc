@@ -9,11 +9,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
 
-// VOCAB, NUM_VALID, BLOCK_TOKENS, WINDOWS and POISON come from the compiler's command line.
+// VOCAB, NUM_VALID, BLOCK_TOKENS, WINDOWS, POISON, NAP and STUCK come from the compiler's command line.
 
 struct Slot {
   int32_t token;
@@ -148,6 +149,8 @@ static int32_t run(LlmcEngine* e, const LlmcStep* s, bool decode) {
     for (int t = first; t < end; ++t) {
       if (s->positions[t] != s->positions[first] + (t - first) || s->positions[t] >= c.max_seq_len) return -6;
       if (s->token_ids[t] < 0 || s->token_ids[t] >= VOCAB) return -7;
+      if (s->token_ids[t] == NAP) usleep(300000);
+      while (s->token_ids[t] == STUCK) pause();
       for (int g = 0; g < GROUPS; ++g) {
         Slot* slot = slot_of(e, s, g, q, s->positions[t]);
         if (!slot) return -8;

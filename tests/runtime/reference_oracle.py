@@ -14,6 +14,8 @@ VOCAB = 320
 NUM_VALID = 262  # 256 bytes, 3 merges, 3 control tokens
 BLOCK_TOKENS = 4
 POISON = VOCAB - 1  # a token after which every logit is NaN
+NAP = VOCAB - 2  # a token that takes 300 ms to compute
+STUCK = VOCAB - 3  # a token that is never through
 SALT = 0x1234_5678_9ABC_DEF0
 _MASK = 2**64 - 1
 

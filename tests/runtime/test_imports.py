@@ -19,7 +19,7 @@ MODULES = sorted(
     if path.stem != "__init__"
 )
 FORBIDDEN = ("torch", "transformers", "onnx", "gguf", "ziglang", "pytest", "rich", "click")
-LIBRARIES = {"numpy", "blake3", "tokenizers", "jinja2"}
+LIBRARIES = {"numpy", "blake3", "tokenizers", "jinja2", "msgpack"}
 # Modules that alone import a library, inside a function: what calls the driver, and what a terminal shows.
 ALONE = {"cuda.driver.driver": "cuda", "terminal.console": "rich"}
 

@@ -49,6 +49,7 @@ def facts(name: str) -> EngineFacts:
         name=name,
         folder=f"/engines/{name}",
         model=ModelSummary(name, "Scripted", "f32", 1, VOCAB, NUM_VALID, MAX_LEN),
+        digest="",
         producer="test",
         version="test",
         device="cpu",
@@ -62,6 +63,7 @@ def facts(name: str) -> EngineFacts:
         weights_bytes=1000,
         kv_bytes=2000,
         arena_bytes=3000,
+        token_seconds=0.001,
     )
 
 
@@ -74,6 +76,7 @@ class ScriptedEngine:
     template: str | None = TEMPLATE
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
     refusal: RuntimeFailure | None = None
+    step_seconds: float = 0
     fault_after: int | None = None  # tokens of a sample, then it fails
     streams: list[ScriptedStream] = field(default_factory=list)
     started: int = 0
@@ -194,7 +197,7 @@ class ScriptedStream:
 
     async def _wait(self) -> None:
         """For the gate, or for whatever ends the answer anyway."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.engine.step_seconds)
         while not (self.engine.gate.is_set() or self.cancelled or self.engine.gone.is_set()):
             await asyncio.sleep(0.001)
 
@@ -261,6 +264,13 @@ class ScriptedProcess:
         self.died.set()
         for engine in self.engines.values():
             engine.gone.set()
+
+    def revive(self) -> None:
+        """As a restart does."""
+        for engine in self.engines.values():
+            engine.gone.clear()
+        self.state, self.cause = State.READY, ""
+        self.died.clear()
 
     async def drain(self, timeout: float | None = None) -> bool:
         self.state = State.DRAINING

@@ -1,0 +1,160 @@
+"""The answers to one prompt in the making, on the side that serves: tokens become text here, and are kept for a reader
+who takes his time."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from llmc.runtime.errors import RequestError, RuntimeFailure
+from llmc.runtime.loop.request import FinishReason
+from llmc.runtime.loop.results import Completion, Output, Timing
+from llmc.runtime.process.wire import Row
+from llmc.runtime.step.params import SamplingParams
+from llmc.runtime.text.answer import Answer
+from llmc.runtime.text.tokenizer import Tokenizer
+
+MAX_UNREAD = 1 << 20  # bytes, about
+_TOKEN_BYTES, _ALTERNATIVE_BYTES = 64, 24  # of a token with its text; of each id and log-probability beside it
+
+
+@dataclass
+class Sample:
+    """One of the answers. What the reader has not taken yet lies behind the three marks of what he has."""
+
+    answer: Answer
+    completion: Completion | None = None
+    first_token: float | None = None
+    last: Output | None = None  # the end, until it is taken
+    taken: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+
+    @property
+    def unread(self) -> int:
+        """Tokens."""
+        return len(self.answer.token_ids) - self.taken[0]
+
+    def take(self, index: int) -> Output | None:
+        """All that is new, as one output; None if nothing is."""
+        answer, last = self.answer, self.last
+        parts = (answer.token_ids, answer.pieces, answer.logprobs, answer.marks)
+        ids, pieces, logprobs, marks = (part[at:] for part, at in zip(parts, self.taken, strict=True))  # type: ignore
+        if not ids and not pieces and last is None:
+            return None
+        self.taken, self.last = [len(part) for part in parts], None
+        reason, error = (None, None) if last is None else (last.finish_reason, last.error)
+        return Output("".join(pieces), tuple(ids), tuple(logprobs), reason, error, index, tuple(marks))
+
+
+class Answers:
+    """Of one submission. `abort` takes a sample out of the child's queues; `ended` is told once all are through."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        tokenizer: Tokenizer | None,
+        samples: int,
+        abort: Callable[[int, FinishReason], None],
+        ended: Callable[[], None],
+    ) -> None:
+        assert params.seed is not None
+        self.prompt_len = len(prompt)
+        self.params = params
+        self.seed = params.seed
+        self.samples = [Sample(Answer(params, tokenizer, prompt)) for _ in range(samples)]
+        self.num_cached = 0
+        self.changed: Callable[[], None] = lambda: None  # told whenever there is something new
+        self.collected = False  # the whole is waited for: nobody is slow
+        self.unread_since: float | None = None
+        self._abort = abort
+        self._ended = ended
+        self._submitted = time.perf_counter()
+        self._max_unread = MAX_UNREAD // (_TOKEN_BYTES + _ALTERNATIVE_BYTES * (params.logprobs or 0))
+
+    @property
+    def done(self) -> bool:
+        return all(sample.completion is not None for sample in self.samples)
+
+    def row(self, row: Row) -> None:
+        """What a step did for a sample. Whatever goes wrong in making text of it ends that sample alone."""
+        sample = self.samples[row.sample]
+        if sample.completion is not None:
+            return  # ended here before the child knew
+        self.num_cached = max(self.num_cached, row.cached)
+        try:
+            self._token(sample, row)
+        except RuntimeFailure as error:
+            self._end(row.sample, FinishReason.ERROR, error)
+        except Exception as error:
+            failure = RequestError(f"{type(error).__name__} while handling a token: {error}")
+            self._end(row.sample, FinishReason.ERROR, failure)
+        if self.unread_since is None:
+            self.unread_since = time.monotonic()
+        if not self.collected and sample.unread > self._max_unread:
+            self.end(FinishReason.CANCELLED, RequestError("the reader fell behind by more than is kept for him"))
+        self.changed()
+
+    def end(self, reason: FinishReason, error: RuntimeFailure | None = None) -> None:
+        """End all samples that are not finished, from outside."""
+        for index, sample in enumerate(self.samples):
+            if sample.completion is None:
+                self._end(index, reason, error)
+        self.changed()
+
+    def take(self) -> list[Output]:
+        """What is new of all samples, joined."""
+        self.unread_since = None
+        taken = (sample.take(index) for index, sample in enumerate(self.samples))
+        return [output for output in taken if output is not None]
+
+    def _token(self, sample: Sample, row: Row) -> None:
+        if row.token is None:
+            raise row.error or RequestError("the request failed")
+        if sample.first_token is None:
+            sample.first_token = time.perf_counter()
+        output = sample.answer.accept(row.token, row.logprobs, row.reason)
+        if output.finish_reason is not None:
+            if row.reason is None:  # a stop string: the child does not know yet
+                self._abort(row.sample, output.finish_reason)
+            self._finish(sample, output.finish_reason, row.preemptions, None)
+
+    def _end(self, index: int, reason: FinishReason, error: RuntimeFailure | None) -> None:
+        sample = self.samples[index]
+        self._abort(index, reason)
+        try:
+            sample.answer.interrupt()
+        except Exception:  # the fault may lie in the text side itself; the tokens are kept
+            sample.answer.pieces.append("")
+        self._finish(sample, reason, 0, error)
+
+    def _finish(self, sample: Sample, reason: FinishReason, preemptions: int, error: RuntimeFailure | None) -> None:
+        now, answer = time.perf_counter(), sample.answer
+        sample.last = Output("", (), (), reason, error)
+        sample.completion = Completion(
+            prompt_len=self.prompt_len,
+            token_ids=tuple(answer.token_ids),
+            text=answer.text,
+            finish_reason=reason,
+            stopped_by=answer.stopped_by,
+            seed=self.seed,
+            logprobs=tuple(answer.logprobs),
+            num_preemptions=preemptions,
+            timing=Timing((sample.first_token or now) - self._submitted, now - self._submitted),
+            error=error,
+            marks=tuple(answer.marks),
+        )
+        if self.done:
+            self._ended()
+
+
+def best_of(samples: Sequence[Completion], count: int, values: Sequence[float], logprobs: bool) -> list[Completion]:
+    """The `count` that have the largest values, best first; without log-probabilities that nobody asked for."""
+    order = sorted(range(len(samples)), key=lambda index: -values[index])
+    best = [samples[index] for index in order[:count]]
+    return best if logprobs else [replace(one, logprobs=()) for one in best]
+
+
+def cumulative(completion: Completion) -> float:
+    """Log-probability of the whole answer. One that failed comes last."""
+    if completion.error is not None:
+        return float("-inf")
+    return sum(entry.logprob for entry in completion.logprobs)

@@ -1,0 +1,48 @@
+"""An engine's state at one moment as EngineStats."""
+
+from llmc.runtime.kv.blocks import NO_BLOCK, BlockTable
+from llmc.runtime.loop.core import EngineCore
+from llmc.runtime.process.serving import Serving
+from llmc.runtime.process.stats import EngineStats, PoolStats, RequestStats
+
+
+def snapshot(serving: Serving) -> EngineStats:
+    """Between two steps."""
+    scheduler = serving.core.scheduler
+    requests = serving.requests.items()
+    return EngineStats(
+        running=len(scheduler.running),
+        waiting=len(scheduler.waiting),
+        step=serving.tally.last,
+        kv=_pools(serving.core),
+        requests=tuple(
+            RequestStats(
+                id=serving.submissions[key].request_id,
+                sample=sample,
+                state=request.state.value,
+                latency=serving.submissions[key].latency,
+                prompt_len=request.prompt_len,
+                output_len=request.num_output,
+                computed=request.num_computed,
+                blocks=_held(serving.core, request.blocks),
+            )
+            for (key, sample), request in requests
+        ),
+        counters=serving.tally.counters(sum(request.num_preemptions for _, request in requests)),
+    )
+
+
+def _pools(core: EngineCore) -> tuple[PoolStats, ...]:
+    tables = core.blocks.tables
+    pools = []
+    for group, total in enumerate(core.device.num_blocks):
+        held = sum(table.num_held(group) for table in tables)
+        pools.append(PoolStats(total, total - held, 0, held))
+    return tuple(pools)
+
+
+def _held(core: EngineCore, table: BlockTable | None) -> tuple[tuple[int, ...], ...]:
+    if table is None:
+        return ()
+    groups = range(len(core.device.num_blocks))
+    return tuple(tuple(block for block in table.block_ids(group) if block != NO_BLOCK) for group in groups)

@@ -1,0 +1,106 @@
+"""One prompt's answers under way: queued, read, counted, and let go however the handler ends."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+
+from llmc.runtime.errors import RuntimeFailure
+from llmc.runtime.loop.request import FinishReason
+from llmc.runtime.loop.results import Completion, Output
+from llmc.runtime.process.protocol import AnswerStream
+from llmc.runtime.step.params import SamplingParams
+from llmc.serve.http.exchange import Exchange
+from llmc.serve.protocol.answer import REFUSALS, Usage
+from llmc.serve.protocol.errors import from_failure
+from llmc.serve.protocol.generation import Generation
+from llmc.serve.server import Model, Server
+
+
+class Answering:
+    """`async with await Answering.begin(...)`; then `outputs`, `finish`, or only `finish`."""
+
+    def __init__(self, server: Server, model: Model, stream: AnswerStream) -> None:
+        self._server = server
+        self._model = model
+        self._stream = stream
+        self._completions: list[Completion] | None = None
+
+    @classmethod
+    async def begin(
+        cls,
+        server: Server,
+        exchange: Exchange,
+        model: Model,
+        ids: Sequence[int],
+        generation: Generation,
+        params: SamplingParams,
+    ) -> "Answering":
+        """Queue a prompt; a client that goes away cancels it. Raises ApiError."""
+        if (refusal := server.not_ready) is not None:
+            raise refusal  # it was taken when it came, but has been read and tokenised since
+        try:
+            stream = await model.engine.submit(
+                ids,
+                params,
+                n=generation.n,
+                best_of=generation.best_of,
+                latency=generation.latency,
+                priority=generation.priority,
+                salt=generation.salt,
+                request_id=exchange.id,
+            )
+        except RuntimeFailure as error:
+            raise from_failure(error) from error
+        server.running.add(stream)
+        model.metrics.begin(len(ids), generation.n)
+        exchange.facts.update(model=model.name, prompt_tokens=exchange.facts.get("prompt_tokens", 0) + len(ids))
+        exchange.watch(stream.cancel)
+        return cls(server, model, stream)
+
+    async def __aenter__(self) -> "Answering":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.cancel()
+        self._server.running.discard(self._stream)
+        how = _outcome(self._completions)
+        self._model.metrics.end(how, self._completions or () if how == "finished" else ())
+
+    async def outputs(self) -> AsyncIterator[Output]:
+        """As they come. Raises ApiError if the engine goes away."""
+        last: dict[int, float] = {}
+        try:
+            async for output in self._stream:
+                now = time.perf_counter()
+                if (before := last.get(output.sample)) is not None:
+                    self._model.metrics.gap(now - before)
+                last[output.sample] = now
+                if output.finish_reason is FinishReason.ERROR or output.finish_reason is FinishReason.CANCELLED:
+                    self._completions = await self._stream.result()
+                yield output
+        except RuntimeFailure as error:
+            raise from_failure(error) from error
+
+    async def finish(self, exchange: Exchange) -> tuple[list[Completion], Usage]:
+        """All of it. Raises ApiError if the engine goes away."""
+        try:
+            self._completions = await self._stream.result()
+        except RuntimeFailure as error:
+            raise from_failure(error) from error
+        usage = Usage.of(self._completions, self._stream.num_cached)
+        exchange.facts["output_tokens"] = exchange.facts.get("output_tokens", 0) + usage.num_output
+        return self._completions, usage
+
+
+def _outcome(completions: Sequence[Completion] | None) -> str:
+    """Of a request in one word. Who left before the end was there has cancelled it."""
+    if completions is None:
+        return "cancelled"
+    if any(isinstance(one.error, REFUSALS) for one in completions):
+        return "refused"
+    reasons = {one.finish_reason for one in completions}
+    if FinishReason.ERROR in reasons:
+        return "failed"
+    return "cancelled" if FinishReason.CANCELLED in reasons else "finished"

@@ -1,0 +1,106 @@
+"""uvicorn's HTTP/1.1 with bounds that it lacks: on headers, on how long they may take, and a way to hang up."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from llmc.serve.http.exchange import ABORT
+
+MAX_HEADERS = 64
+MAX_HEADER_BYTES = 16 * 1024  # all of them, and the path
+HEADER_SECONDS = 30.0
+KEEP_ALIVE_SECONDS = 75
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """Counts what comes before a request's body."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_bytes = 0
+        self._in_head = True
+        self._refused = False
+        self._deadline: asyncio.TimerHandle | None = self.loop.call_later(HEADER_SECONDS, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MAX_HEADER_BYTES:
+            self._refuse()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]
+        self._num_headers = 0
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._num_headers += 1
+        if self._num_headers <= MAX_HEADERS:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._disarm()
+        head = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if self._num_headers > MAX_HEADERS or head > MAX_HEADER_BYTES:
+            self._refuse()
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        if not self._refused:
+            super().on_message_complete()
+
+    def _refuse(self) -> None:
+        self._refused = True
+        if not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class Listener(uvicorn.Server):
+    """Serves an application on sockets until `should_exit`. Signals are the caller's."""
+
+    def __init__(self, app: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            http=BoundedHttp,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=5,
+        )
+        super().__init__(config)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
