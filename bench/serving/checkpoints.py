@@ -54,10 +54,10 @@ def _to_hf(model: Path, out: Path) -> None:
     plain.tie_weights()
     plain.bfloat16().save_pretrained(out)
     AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name).save_pretrained(out)
-    _older_keys(out / "config.json")
+    older_keys(out / "config.json")
 
 
-def _older_keys(path: Path) -> None:
+def older_keys(path: Path) -> None:
     """`rope_parameters` and `dtype` as transformers 4 has them; a norm's epsilon without float32's rounding."""
     config = json.loads(path.read_text())
     rope = config.pop("rope_parameters", {})

@@ -15,7 +15,7 @@ OURS = "llmc"
 
 @dataclass(frozen=True)
 class Sample:
-    """One contender in one round. `ready`: seconds from the server's start to its first healthy answer."""
+    """One contender in one round. `ready`: seconds from the server's start until it was healthy and had a model."""
 
     round: int
     precision: str

@@ -38,7 +38,8 @@ def llama_server(programs: Path, model: Path, port: int, threads: int, sequences
     command = [program, "-m", model, "-t", threads, "-tb", threads, "-fa", "on", "-np", sequences]
     command += ["-c", CONTEXT * sequences, "-b", 2048, "-ub", 512, "--cache-ram", 0, "--no-webui"]
     command += ["--host", "127.0.0.1", "--port", port]
-    version = _said([program, "--version"])
+    sdists = [path.name.removesuffix(".tar.gz") for path in programs.parent.parent.glob("*.tar.gz")]
+    version = ", ".join([_said([program, "--version"]), *sdists])
     return Peer("llama.cpp", version, _words(command), port, extra='{"cache_prompt": false}', note="KV in f16")
 
 

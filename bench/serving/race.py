@@ -86,7 +86,7 @@ def prepare(args: argparse.Namespace, precision: Precision, model: Path) -> Fiel
 
 @contextmanager
 def ready(field: Field, name: str, args: argparse.Namespace) -> Iterator[tuple[Target, int | None, float | None]]:
-    """A contender ready to answer, its process, and the seconds that it took to be healthy."""
+    """A contender ready to answer, its process, and the seconds that it took to be ready."""
     if name == IN_PROCESS:
         sizes = {"threads": args.threads, "max_batch": args.concurrency, "max_seq_len": CONTEXT}
         with Engine.load(field.engine, **sizes) as engine:

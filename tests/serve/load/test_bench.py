@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner, Result
@@ -37,6 +38,17 @@ def test_an_engine_in_process(shared_engine: Path, tmp_path: Path) -> None:
     assert result["median"]["failed"] == 0 and result["median"]["all"]["good_share"] == 1
     assert result["median"]["output_tokens"] == result["repetitions"][0]["output_tokens"] > 0
     assert result["median"]["kv_peak"] > 0
+
+
+def test_an_engine_behind_a_server_that_the_bench_starts_and_ends(shared_engine: Path, tmp_path: Path) -> None:
+    done = bench(shared_engine, *SMALL, "--classes", "interactive=1,batch=1", "--json", tmp_path / "found.json")
+    assert done.exit_code == 0, done.output
+    (result,) = report(tmp_path / "found.json")["results"]
+    assert result["median"]["failed"] == result["median"]["short"] == 0
+    assert result["median"]["memory_bytes"] > 1 << 20 and set(result["median"]["by_class"]) == {"interactive", "batch"}
+    address = report(tmp_path / "found.json")["subject"]["server"].split()[0]
+    with pytest.raises(OSError):
+        urlopen(address + "/health", timeout=5)
 
 
 def test_a_sweep_of_a_server_with_its_picture(tmp_path: Path) -> None:
