@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from llmc.runtime import Engine, Output, RequestError
+from llmc.runtime import Engine, Output, RequestError, RequestHandle
 from llmc.serve.load.plan import Planned
 from llmc.serve.load.prompts import IdPrompts
 from llmc.serve.load.records import Gauges, Record, Run
@@ -15,18 +15,25 @@ from llmc.serve.load.records import Gauges, Record, Run
 class _Story:
     """What is noted of one request while it runs."""
 
-    def __init__(self, planned: Planned, begin: float, sent: float) -> None:
-        self.planned, self.begin, self.sent = planned, begin, sent
+    def __init__(self, planned: Planned, prompt_len: int, begin: float, sent: float) -> None:
+        self.planned, self.prompt_len, self.begin, self.sent = planned, prompt_len, begin, sent
+        self.handle: RequestHandle | None = None
         self.outputs: list[float] = []
         self.tokens = 0
         self.end: float | None = None
         self.error: str | None = None
 
     def record(self) -> Record:
-        end = self.end if self.end is not None else self.begin
-        length = self.planned.input_len
         return Record(
-            self.planned, self.begin, self.sent, tuple(self.outputs), end, length, self.tokens, error=self.error
+            self.planned,
+            self.begin,
+            self.sent,
+            tuple(self.outputs),
+            self.end if self.end is not None else self.begin,
+            self.prompt_len,
+            self.tokens,
+            cached_tokens=self.handle.num_cached if self.handle is not None else None,
+            error=self.error,
         )
 
 
@@ -39,14 +46,15 @@ class InProcess:
 
     def run(self, plan: Sequence[Planned], concurrency: int | None, seed: str, on_end: Callable[[], None]) -> Run:
         """A closed loop of `concurrency`, or else by the arrivals of the plan."""
-        prompts = {planned.index: self._prompts.make(planned, seed) for planned in plan}
+        made = {planned.index: self._prompts.make(planned, seed) for planned in plan}
+        prompts = {index: self._engine.encode(p) if isinstance(p, str) else p for index, p in made.items()}
         return _Loop(self._engine, prompts, on_end).run(plan, concurrency)
 
 
 class _Loop:
     """One run."""
 
-    def __init__(self, engine: Engine, prompts: dict[int, str | list[int]], on_end: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, prompts: dict[int, list[int]], on_end: Callable[[], None]) -> None:
         self._engine, self._prompts, self._on_end = engine, prompts, on_end
         self._stories: list[_Story] = []
         self._under_way: list[Planned] = []
@@ -85,7 +93,8 @@ class _Loop:
 
     def _submit(self, planned: Planned, by_arrival: bool) -> None:
         now = self._now()
-        story = _Story(planned, (planned.arrival or 0.0) if by_arrival else now, now)
+        prompt = self._prompts[planned.index]
+        story = _Story(planned, len(prompt), (planned.arrival or 0.0) if by_arrival else now, now)
         self._stories.append(story)
 
         def on_output(output: Output) -> None:
@@ -101,8 +110,8 @@ class _Loop:
 
         self._under_way.append(planned)
         try:
-            self._engine.submit(
-                self._prompts[planned.index],
+            story.handle = self._engine.submit(
+                prompt,
                 on_output=on_output,
                 latency=planned.latency or "standard",
                 temperature=0.0,
