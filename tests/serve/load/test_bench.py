@@ -40,6 +40,17 @@ def test_an_engine_in_process(shared_engine: Path, tmp_path: Path) -> None:
     assert result["median"]["kv_peak"] > 0
 
 
+def test_a_trace_in_process_counts_its_prompts_and_what_was_cached(shared_engine: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"prompt": "ab" * 70, "output_len": 3, "class": "interactive"}, {"prompt": [5, 6], "output_len": 2}]
+    trace.write_text("\n".join(json.dumps(line) for line in [*lines, lines[0]]))
+    words = ("--in-process", "--trace", trace, "--concurrency", "1", "--warmup", "0", "--json", tmp_path / "found.json")
+    assert bench(shared_engine, *words).exit_code == 0
+    found = report(tmp_path / "found.json")["results"][0]["median"]
+    assert found["prompt_tokens"] == 140 + 2 + 140 and found["output_tokens"] == 8
+    assert 0 < found["cached_tokens"] < 140
+
+
 def test_an_engine_behind_a_server_that_the_bench_starts_and_ends(shared_engine: Path, tmp_path: Path) -> None:
     done = bench(shared_engine, *SMALL, "--classes", "interactive=1,batch=1", "--json", tmp_path / "found.json")
     assert done.exit_code == 0, done.output
@@ -49,6 +60,11 @@ def test_an_engine_behind_a_server_that_the_bench_starts_and_ends(shared_engine:
     address = report(tmp_path / "found.json")["subject"]["server"].split()[0]
     with pytest.raises(OSError):
         urlopen(address + "/health", timeout=5)
+
+
+def test_a_server_that_does_not_start_says_why(shared_engine: Path) -> None:
+    done = bench(shared_engine, *SMALL, "--kv-memory", "1")
+    assert done.exit_code == 2 and "does not serve" in done.stderr and "KV block" in done.stderr
 
 
 def test_a_sweep_of_a_server_with_its_picture(tmp_path: Path) -> None:
