@@ -1,7 +1,7 @@
 """What each serving technique brings, on this machine: the same requests, with one technique taken away at a time.
 
-In process, so that nothing but the engine is compared. All variants have the same KV memory: what is asked for, or else as
-much as the longest sequence or `concurrency` average ones need, whichever is more, so that memory is worth something.
+In process, so that nothing but the engine is compared. All variants have the same KV memory: what is asked for, or
+else as much as the longest sequence or `concurrency` average ones need, whichever is more: memory is worth something.
 """
 
 from __future__ import annotations
