@@ -11,7 +11,7 @@ only the cache knows counts as free, and a promise may rest on it.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmc.runtime.kv.cache import NOTHING, Hit, PrefixCache
@@ -81,6 +81,17 @@ class BlockManager:
                 window = f" of the window {pool.retention.window}" if pool.windowed else ""
                 return f"{needed} KV blocks; the pool{window} has {has}" + ("" if now else " tokens")
         return None
+
+    def fits_without(self, tables: Iterable[BlockTable], num_tokens: int) -> bool:
+        """Whether there is sure to be room for another `num_tokens` positions once these tables are freed."""
+        tables = list(tables)
+        for group, pool in enumerate(self._pools):
+            freed = sum(table._claims[group] - table.num_held(group) for table in tables)
+            for table in tables:
+                freed += sum(pool.references[block] == 1 for block in table._blocks[group][table._first[group] :])
+            if pool.retention.most_blocks(0, num_tokens) > pool.spare + freed:
+                return False
+        return True
 
     def awaits(self, prefix: PrefixChain) -> bool:
         """Whether a live table is computing the blocks behind those that `allocate` would find.

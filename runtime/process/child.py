@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 from llmc.runtime.artifact.strict_json import to_plain
+from llmc.runtime.cpu.threads import SharedThreads
 from llmc.runtime.errors import RuntimeFailure
 from llmc.runtime.loop.core import EngineCore
 from llmc.runtime.process.child_loop import ChildLoop, ParentGone
@@ -62,7 +63,8 @@ def serve(link: socket.socket) -> int:
     with contextlib.ExitStack() as stack:
         try:
             start = read_as(Start, messages[0][1])
-            servings = {name: load(folder, start, stack) for name, folder in start.folders.items()}
+            threads = stack.enter_context(SharedThreads())  # closed after the engines
+            servings = {name: load(folder, start, threads, stack) for name, folder in start.folders.items()}
         except RuntimeFailure as error:
             link.sendall(frame("refused", plain_failure(error)))
             return 2
@@ -75,9 +77,9 @@ def serve(link: socket.socket) -> int:
         return ChildLoop(link, frames, [serving for serving, _ in servings.values()]).run()
 
 
-def load(folder: str, start: Start, stack: contextlib.ExitStack) -> tuple[Serving, float]:
+def load(folder: str, start: Start, threads: SharedThreads, stack: contextlib.ExitStack) -> tuple[Serving, float]:
     """An engine after its first good steps, and what one takes. Raises EngineError, InvalidParameter, StepFailed."""
-    core = EngineCore.load(Path(folder), start.options, device=start.device)
+    core = EngineCore.load(Path(folder), start.options, device=start.device, threads=threads)
     stack.callback(core.close)
     return Serving(core), core.warm_up()
 
