@@ -154,23 +154,31 @@ def main() -> None:
             averages.append(os.getloadavg()[0])
             samples.extend(run_round(number, fields, workload, args))
     except (KeyboardInterrupt, BenchRefused) as error:
-        print(f"stopped, the rounds that are whole count: {error or 'interrupted'}", file=sys.stderr)
+        print(f"stopped, what was measured counts: {error or 'interrupted'}", file=sys.stderr)
+    conclude(args, model.name, fields, samples, averages)
+
+
+def conclude(
+    args: argparse.Namespace, model: str, fields: Sequence[Field], samples: Sequence[Sample], averages: Sequence[float]
+) -> None:
+    """Write what was found, then show it."""
     target = cpu_target("cpu").mcpu
-    print(f"{model.name} on {target}, {args.threads} threads, {args.requests} requests, {args.concurrency} in flight")
-    for peer in dict.fromkeys(peer for field in fields for peer in field.servers):
-        print(f"{peer.name}: {peer.version}{f' ({peer.note})' if peer.note else ''}")
-    print("\n".join(report(samples)))
-    print(f"load average before each round: {', '.join(f'{average:.1f}' for average in averages)}")
-    out = args.json or args.work / "serving.json"
+    programs = {peer.name: peer for field in fields for peer in field.servers}
     found = {
-        "model": model.name,
+        "model": model,
         "target": target,
         "threads": args.threads,
-        "versions": {peer.name: peer.version for field in fields for peer in field.servers},
+        "versions": {name: peer.version for name, peer in programs.items()},
         "load_averages": averages,
         "samples": [asdict(sample) for sample in samples],
     }
+    out = args.json or args.work / "serving.json"
     out.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{model} on {target}, {args.threads} threads, {args.requests} requests, {args.concurrency} in flight")
+    for name, peer in programs.items():
+        print(f"{name}: {peer.version}{f' ({peer.note})' if peer.note else ''}")
+    print("\n".join(report(samples)))
+    print(f"load average before each round: {', '.join(f'{average:.1f}' for average in averages)}")
     print(f"every sample: {out}")
 
 
