@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,11 +33,11 @@ class StartedServer:
 
 @contextmanager
 def started(command: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> Iterator[StartedServer]:
-    """Run a server's command, enter when it is ready; end it, and its children, afterwards.
+    """Run a server's command, enter when it is ready; end it, and its children, afterwards: after a SIGTERM too.
 
     Raises BenchRefused, with its last words, if it ends before it answers.
     """
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, _exit_on_term():
         begin = time.perf_counter()
         process = subprocess.Popen(
             command,
@@ -77,6 +78,16 @@ def peak_memory(pid: int) -> int | None:
     except (OSError, IndexError):
         return None
     return own + sum(peak_memory(child) or 0 for child in children)
+
+
+@contextmanager
+def _exit_on_term() -> Iterator[None]:
+    """Python dies of SIGTERM at once, and what it started would live on."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _ready(url: str) -> bool:
