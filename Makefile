@@ -31,7 +31,7 @@ $(VENV)/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing llmc and what it is built and tested with into $(VENV): a minute or two, without a word"
 	$(BIN)/python -m pip install --quiet --upgrade pip "setuptools>=77" wheel
-	$(BIN)/python -m pip install --quiet --editable ".[build,cuda,oracle,serve,test]"
+	$(BIN)/python -m pip install --quiet --editable ".[bench,build,cuda,oracle,serve,test]"
 	touch $@
 
 clean:

@@ -87,7 +87,10 @@ def test_only_the_compiler_knows_the_frameworks(path: Path) -> None:
 def test_what_is_imported_is_installed_with_llmc() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = [*project["dependencies"], *extras["build"], *extras["cuda"], *extras["serve"]]
+    names = [
+        *project["dependencies"],
+        *(name for extra in ("bench", "build", "cuda", "serve") for name in extras[extra]),
+    ]
     declared = {"".join(c for c in n.split(">")[0].split("=")[0].split("~")[0] if c not in " ").lower() for n in names}
     used = {i.split(".")[0] for p in sources() for i in imports(p)} - set(sys.stdlib_module_names) - {"llmc", ""}
     distribution = {"cuda": "cuda-python", "huggingface-hub": "transformers"}  # of imports with another name

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from llmc.compiler.commands.bench_options import bench_options
 from llmc.ir.formats import SCHEMES
 
 DTYPES = tuple(scheme.name for scheme in SCHEMES)
@@ -225,3 +226,22 @@ def verify(
         return verify_engine(engine, model, texts, as_json, device)
 
     sys.exit(refusing(action, ModuleNotFoundError))
+
+
+@main.command()
+@click.argument("engine", type=click.Path(path_type=Path), required=False)
+@bench_options
+def bench(engine: Path | None, **options: Any) -> None:
+    """Measure ENGINE behind `llmc serve`, which this starts, or a server by its --url.
+
+    Exit code 1 if requests failed."""
+
+    def action() -> int:
+        from llmc.compiler.commands.bench_run import run_bench
+
+        return run_bench(engine, options)
+
+    from llmc.codegen.cpu.target import TargetError
+    from llmc.runtime.errors import RuntimeFailure
+
+    sys.exit(refusing(action, RuntimeFailure, TargetError))

@@ -140,6 +140,7 @@ class Answers:
             num_preemptions=preemptions,
             timing=Timing((sample.first_token or now) - self._submitted, now - self._submitted),
             error=error,
+            marks=tuple(answer.marks),
         )
         if self.done:
             self._ended()

@@ -12,7 +12,6 @@ class EngineFacts:
     name: str
     folder: str
     model: ModelSummary
-    digest: str  # of the engine's files
     producer: str  # of the engine folder: the version of llmc that built it
     version: str  # of llmc that runs it
     device: str
@@ -26,7 +25,8 @@ class EngineFacts:
     weights_bytes: int
     kv_bytes: int
     arena_bytes: int
-    token_seconds: float  # that a step of one token took when it was loaded
+    digest: str = ""  # of the engine's files
+    token_seconds: float = 0.0  # that a step of one token took when it was loaded
 
     @property
     def vocab_size(self) -> int:

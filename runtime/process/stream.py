@@ -67,7 +67,7 @@ class Stream:
         if self._choice is not None and self._results is None:
             for index, one in enumerate(await self.result()):
                 reason, error = one.finish_reason, one.error
-                self._ready.append(Output(one.text, one.token_ids, one.logprobs, reason, error, index))
+                self._ready.append(Output(one.text, one.token_ids, one.logprobs, reason, error, index, one.marks))
         while not self._ready:
             if self._choice is not None:
                 raise StopAsyncIteration

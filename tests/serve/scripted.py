@@ -267,6 +267,13 @@ class ScriptedProcess:
         for engine in self.engines.values():
             engine.gone.set()
 
+    def revive(self) -> None:
+        """As a restart does."""
+        for engine in self.engines.values():
+            engine.gone.clear()
+        self.state, self.cause = State.READY, ""
+        self.died.clear()
+
     async def drain(self, timeout: float | None = None) -> bool:
         self.state = State.DRAINING
         streams = [stream for engine in self.engines.values() for stream in engine.streams]

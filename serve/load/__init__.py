@@ -1,0 +1,1 @@
+"""Load on engines and servers: what `llmc bench` sends, measures and shows."""
