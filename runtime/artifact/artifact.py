@@ -97,6 +97,12 @@ class Artifact(EngineFiles):
     open_seconds: float = 0.0
     closed: bool = field(default=False, init=False)
 
+    @property
+    def content_digest(self) -> bytes:
+        """Of the target's name and of every file of the engine: what its answers depend on."""
+        files = (f"{name} {entry.blake3}" for name, entry in sorted(self.manifest.files.items()))
+        return bytes.fromhex(digest("\n".join([self.target.name, *files]).encode()))
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True

@@ -11,6 +11,7 @@ from llmc.runtime.cpu.library import CpuStep, LlmcConfig, LlmcKvPool, load_libra
 from llmc.runtime.cpu.memory import Pool, available_bytes
 from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
+from llmc.runtime.kv.blocks import BlockCopy
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 
 _LINE = 64  # bytes; pools are aligned to it
@@ -54,8 +55,9 @@ class CpuDevice:
         )
         check_memory(self.memory)
         self._pool = Pool(self.memory.kv_bytes)
-        starts = [self._pool.address + offset for offset in accumulate(sizes, initial=0)]
-        pools = zip(starts, self.num_blocks, strict=False)
+        self._kv = [self._pool.address + offset for offset in accumulate(sizes, initial=0)]
+        self._block_bytes = block_bytes
+        pools = zip(self._kv, self.num_blocks, strict=False)
         config.kv = (LlmcKvPool * len(sizes))(*(LlmcKvPool(base, count) for base, count in pools))
         self._process = os.getpid()
         self._engine = self._library.llmc_create(ctypes.byref(config))
@@ -72,6 +74,12 @@ class CpuDevice:
     def decode(self, step: StepBuffers) -> None:
         self._run("llmc_decode", step)
 
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        self._check_open()
+        for copy in copies:
+            pool, size = self._kv[copy.group], self._block_bytes[copy.group]
+            ctypes.memmove(pool + copy.target * size, pool + copy.source * size, size)
+
     def close(self) -> None:
         if self._engine:
             if self._process == os.getpid():  # a fork has none of the threads that this would wait for
@@ -79,7 +87,7 @@ class CpuDevice:
             self._engine = None
             self._pool.close()
 
-    def _run(self, entry: str, step: StepBuffers) -> None:
+    def _check_open(self) -> None:
         if not self._engine:
             raise StepFailed("the engine is closed")
         if self._process != os.getpid():
@@ -87,6 +95,9 @@ class CpuDevice:
                 f"the engine was loaded by process {self._process}, and a fork has none of its threads; load it in "
                 "the process that uses it"
             )
+
+    def _run(self, entry: str, step: StepBuffers) -> None:
+        self._check_open()
         if step not in self._steps:
             self._steps[step] = CpuStep(step)
         code = getattr(self._library, entry)(self._engine, self._steps[step].of(step))

@@ -5,10 +5,11 @@ A step is a copy of its arrays to the device, a graph launch, a copy back, and o
 
 import contextlib
 import os
+from collections.abc import Sequence
 
 from llmc.runtime.artifact.artifact import Artifact
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
-from llmc.runtime.cuda.driver.driver import CudaError
+from llmc.runtime.cuda.driver.driver import CudaError, call, driver
 from llmc.runtime.cuda.graph.arguments import Arguments
 from llmc.runtime.cuda.graph.early import EarlyStart
 from llmc.runtime.cuda.graph.graphs import EntryGraphs
@@ -20,6 +21,7 @@ from llmc.runtime.cuda.step.logits import LogitsCopy
 from llmc.runtime.cuda.step.sampling_stage import SamplingStage
 from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
+from llmc.runtime.kv.blocks import BlockCopy
 from llmc.runtime.step.arrays import StepBuffers
 from llmc.runtime.step.limits import LoadOptions, plan_step
 
@@ -63,6 +65,7 @@ class CudaDevice:
         sampling = SamplingStage(limits, len(artifact.manifest.tokens.eos))
         self._resident = resident = Resident(artifact, plans, buckets, limits, options.kv_memory, sampling)
         self.num_blocks = resident.num_blocks
+        self._block_bytes = [group.block_bytes for group in target.kv.groups]
         self.memory = DeviceMemory(resident.weights_bytes, resident.kv_bytes, resident.arena_bytes)
         self._logits = {}
         early = EarlyStart(resident.context.programmatic)
@@ -90,6 +93,18 @@ class CudaDevice:
     def decode(self, step: StepBuffers) -> None:
         self._run(DECODE, step, decode_sizes(smallest(self._decode_buckets, step.num_seqs), self.limits))
 
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        """Queued on the stream of the steps; the next step's wait is theirs."""
+        resident = self._usable()
+        try:
+            with resident.context.current():
+                for copy in copies:
+                    pool, size = resident.addresses.kv[copy.group], self._block_bytes[copy.group]
+                    target, source = pool + copy.target * size, pool + copy.source * size
+                    call(driver().cuMemcpyDtoDAsync, target, source, size, resident.context.stream)
+        except CudaError as error:
+            raise self._failed(StepFailed(f"copies of {len(copies)} KV blocks: {error}")) from error
+
     def close(self) -> None:
         """Wait for what runs, then free everything in order; closing again changes nothing."""
         resident, self._resident = self._resident, None
@@ -102,7 +117,7 @@ class CudaDevice:
                 runner.close()
         resident.close()
 
-    def _run(self, entry: str, step: StepBuffers, sizes: Sizes) -> None:
+    def _usable(self) -> Resident:
         resident = self._resident
         if resident is None:
             raise StepFailed("the engine is closed")
@@ -113,6 +128,10 @@ class CudaDevice:
             )
         if self._died_of is not None:
             raise StepFailed(f"the device has failed and must be loaded anew, in a new process: {self._died_of}")
+        return resident
+
+    def _run(self, entry: str, step: StepBuffers, sizes: Sizes) -> None:
+        resident = self._usable()
         try:
             with resident.context.current():
                 self._step(resident, entry, step, sizes)

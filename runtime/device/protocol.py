@@ -1,8 +1,10 @@
 """What the engine asks of where its steps run: the `Device` protocol."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmc.runtime.kv.blocks import BlockCopy
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 
 
@@ -33,6 +35,10 @@ class Device(Protocol):
 
     def decode(self, step: StepBuffers) -> None:
         """Run a step in which every sequence has exactly one token, which is sampled. Raises StepFailed."""
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        """Copy contents of KV blocks in this order, after the steps before and before those that follow. Raises
+        StepFailed."""
 
     def close(self) -> None:
         """Give back memory and threads; closing again changes nothing."""

@@ -1,109 +1,66 @@
 """The KV block manager: which blocks of the pools hold which positions of which sequence. Pure bookkeeping.
 
 Every KV group (layers that keep the same positions) has a pool. A sequence owns a `BlockTable`, an opaque handle: only
-this module changes it, and the device reads its ids. A sequence is first promised room for so many positions, in every
+this package changes it, and the device reads its ids. A sequence is first promised room for so many positions, in every
 group or not at all; each step then takes the blocks it needs, which the promise keeps free for it, and gives back those
 that no token still to be computed reads (`Retention`).
 
-Blocks are reference counted, so that a prefix can be shared; a block with more than one owner is full and never
-written.
+Blocks are reference counted, so that sequences that begin alike share them; a block with more than one owner is full
+and never written. What others may come to share stays in the cache until room is needed (`PrefixCache`): a block that
+only the cache knows counts as free, and a promise may rest on it.
 """
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from llmc.runtime.kv.cache import NOTHING, Hit, PrefixCache
+from llmc.runtime.kv.counters import BlockUse, CacheCounters, PoolMap
+from llmc.runtime.kv.integrity import check_cache, check_pool
+from llmc.runtime.kv.pool import Pool
+from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.kv.retention import Retention
+from llmc.runtime.kv.table import NO_BLOCK, BlockTable
 
-NO_BLOCK = -1  # a table's entry once its block was given back: LLMC_NO_BLOCK of abi.h
-
-
-class BlockTable:
-    """A sequence's blocks by group, in order of position. Valid from `allocate` or `share` until `free`."""
-
-    __slots__ = ("_blocks", "_claims", "_computed", "_first", "_live", "_promised", "_quiet_until", "_room")
-
-    def __init__(self, num_groups: int) -> None:
-        self._blocks = [array("i") for _ in range(num_groups)]
-        self._first = [0] * num_groups  # entries before it are NO_BLOCK
-        self._claims = [0] * num_groups  # blocks that it may hold at once until its promise is kept
-        self._promised = 0  # positions
-        self._computed = 0  # positions
-        self._room = 0  # positions that the blocks it holds reach to, in every group
-        self._quiet_until = 0  # computing fewer positions than this gives no block back
-        self._live = True
-
-    def block_ids(self, group: int) -> "array[int]":
-        """Indices into the group's pool (int32), or NO_BLOCK; entry i holds positions i * block_tokens and up.
-
-        Read only.
-        """
-        return self._blocks[group]
-
-    def num_held(self, group: int) -> int:
-        """Blocks of the group's pool that the table holds."""
-        return len(self._blocks[group]) - self._first[group]
+__all__ = ["NO_BLOCK", "BlockCopy", "BlockManager", "BlockTable"]
 
 
-class _Pool:
-    """The blocks of one group."""
+@dataclass(frozen=True)
+class BlockCopy:
+    """The content of a block of a group's pool, to be copied to another one of it."""
 
-    def __init__(self, retention: Retention, num_blocks: int) -> None:
-        if num_blocks < 1:
-            raise ValueError(f"a KV pool needs at least one block, got {num_blocks}")
-        self.retention = retention
-        self.num_blocks = num_blocks
-        # A stack, lowest id on top: allocation is deterministic, and recently freed (warm) blocks are used first.
-        self.free = list(range(num_blocks - 1, -1, -1))
-        self.references = [0] * num_blocks
-        self.owed = 0  # free blocks that are promised: the sum of claims less the sum of what tables hold
-        # Where windows move on, each owner of a shared block will need one of its own in its place. All owners but one
-        # have these set aside here; where blocks are kept to the end, sharing costs nothing.
-        self.set_aside = 0
-
-    @property
-    def windowed(self) -> bool:
-        return self.retention.window is not None
-
-    @property
-    def spare(self) -> int:
-        """Free blocks that are promised to nobody."""
-        return len(self.free) - self.owed - self.set_aside
-
-    def take(self) -> int:
-        block = self.free.pop()
-        self.references[block] = 1
-        return block
-
-    def share(self, block: int) -> None:
-        self.references[block] += 1
-        self.set_aside += self.windowed
-
-    def give_back(self, block: int) -> None:
-        self.references[block] -= 1
-        if self.references[block] == 0:
-            self.free.append(block)
-        else:
-            self.set_aside -= self.windowed
+    group: int
+    source: int
+    target: int
 
 
 class BlockManager:
-    """Hands out the blocks of one pool for each of `retentions`, with `num_blocks` blocks."""
+    """Hands out the blocks of one pool for each of `retentions`, with `num_blocks` blocks.
 
-    def __init__(self, retentions: Sequence[Retention], num_blocks: Sequence[int]) -> None:
+    Without `prefix_cache` nothing is kept for others.
+    """
+
+    def __init__(
+        self, retentions: Sequence[Retention], num_blocks: Sequence[int], *, prefix_cache: bool = True
+    ) -> None:
         if len({r.block_tokens for r in retentions}) > 1:
             raise ValueError(f"the blocks of all groups hold equally many tokens, got {list(retentions)}")
         self._sizes = list(zip(retentions, num_blocks, strict=True))
+        self._caches = prefix_cache and bool(self._sizes)
+        self.counters = CacheCounters()
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Every block is free and no table is live, whatever an interrupted operation has left."""
-        self._pools = [_Pool(retention, count) for retention, count in self._sizes]
+        """Every block is free, no table is live and nothing is cached, whatever an interrupted operation has left."""
+        self._pools = [Pool(retention, count) for retention, count in self._sizes]
         self._windowed = [(g, pool) for g, pool in enumerate(self._pools) if pool.windowed]
+        self._cache = PrefixCache(self._pools, self.counters)
         self._tables: set[BlockTable] = set()
+        self._copies: list[BlockCopy] = []
 
     @property
     def num_free(self) -> int:
-        """Blocks of all pools that nobody holds or was promised."""
+        """Blocks of all pools that nobody holds or was promised; those that the cache would give up are among them."""
         return sum(pool.spare for pool in self._pools)
 
     @property
@@ -125,11 +82,36 @@ class BlockManager:
                 return f"{needed} KV blocks; the pool{window} has {has}" + ("" if now else " tokens")
         return None
 
-    def allocate(self, num_tokens: int) -> BlockTable | None:
-        """Room for positions 0..num_tokens-1, or None (and nothing promised) if a pool has too few blocks to spare."""
-        table = BlockTable(len(self._pools))
-        if not self.extend(table, num_tokens):
-            return None
+    def awaits(self, prefix: PrefixChain) -> bool:
+        """Whether a live table is computing the blocks behind those that `allocate` would find.
+
+        To wait some steps for them is cheaper than to compute them twice.
+        """
+        return self._caches and self._cache.awaits(prefix, len(prefix.history) - 1)
+
+    def allocate(self, num_tokens: int, prefix: PrefixChain | None = None) -> BlockTable | None:
+        """Room for positions 0..num_tokens-1, or None (and nothing promised) if a pool has too few blocks to spare.
+
+        The first `num_computed` positions of the table are in the cache already: as many of the prefix's ids as are
+        found, but not the last one, whose logits somebody wants. The copies that this takes are to be made
+        (`take_copies`) before the next step.
+        """
+        prefix = prefix if self._caches else None
+        limit = 0 if prefix is None else min(len(prefix.history), num_tokens) - 1
+        hit = NOTHING if prefix is None else self._cache.find(prefix, limit)
+        table = BlockTable(len(self._pools), prefix)
+        claims = [pool.retention.most_blocks(hit.length, num_tokens) for pool in self._pools]
+        for group, pool in enumerate(self._pools):
+            # in a window even blocks that others hold will have to be replaced; those kept to the end are simply there
+            there = 0 if pool.windowed else sum(pool.references[block] > 0 for block in _blocks(hit, group))
+            if claims[group] - there > pool.spare:
+                return None
+        table._claims, table._promised = claims, num_tokens
+        table.num_computed = table._computed = hit.length
+        self._take_hit(table, hit)
+        if prefix is not None:
+            self._cache.begin(table)
+            self._count(hit, len(prefix.history))
         self._tables.add(table)
         return table
 
@@ -160,15 +142,23 @@ class BlockManager:
             blocks = table._blocks[group]
             assert num_tokens - table._computed <= pool.retention.step_tokens, "a step has more tokens than was said"
             for _ in range(pool.retention.blocks_for(num_tokens) - len(blocks)):
-                blocks.append(pool.take())
+                blocks.append(self._cache.take(group))
                 pool.owed -= 1
             table._room = len(blocks) * pool.retention.block_tokens
 
+    def take_copies(self) -> list[BlockCopy]:
+        """What the device has to copy, in this order, before the next step."""
+        copies, self._copies = self._copies, []
+        return copies
+
     def computed(self, table: BlockTable, num_tokens: int) -> None:
-        """Positions 0..num_tokens-1 are in the cache: what no later token reads is given back."""
+        """Positions 0..num_tokens-1 are in the cache: full blocks can be found, what no later token reads is given
+        back."""
         self._check_live(table)
         quiet = num_tokens < table._quiet_until and table._promised <= table._computed + 1
         table._computed = num_tokens
+        if num_tokens >= table._next_key:
+            self._cache.advance(table, num_tokens)
         if quiet or not self._windowed:  # most steps of decoding: no claim changes
             return
         for group, pool in self._windowed:
@@ -181,39 +171,12 @@ class BlockManager:
             table._first[group], table._claims[group] = first, claim
         table._quiet_until = min(pool.retention.next_release(num_tokens) for _, pool in self._windowed)
 
-    def share(self, table: BlockTable, num_tokens: int) -> BlockTable | None:
-        """A new table over the first `num_tokens` positions of another, which must be computed and fill whole blocks.
-
-        None (and nothing shared) if a group has given back a block that the next token reads, or has too few blocks to
-        spare for two windows that move on apart.
-        """
-        self._check_live(table)
-        if num_tokens > table._computed or any(num_tokens % p.retention.block_tokens for p in self._pools):
-            raise ValueError(f"cannot share {num_tokens} tokens of {table._computed}: whole computed blocks only")
-        shared = BlockTable(len(self._pools))
-        shared._promised = shared._computed = num_tokens
-        for group, pool in enumerate(self._pools):
-            first, end = pool.retention.first_kept(num_tokens), pool.retention.blocks_for(num_tokens)
-            shared._first[group] = first
-            shared._claims[group] = pool.retention.most_blocks(num_tokens, num_tokens)
-            kept = table._blocks[group][first:end]
-            # what both will need once their windows have moved on; blocks kept to the end are simply there
-            more = shared._claims[group] if pool.windowed else 0
-            if first < table._first[group] or more > pool.spare:
-                return None
-            shared._blocks[group] = array("i", [NO_BLOCK] * first) + kept
-            shared._room = num_tokens
-        for group, pool in enumerate(self._pools):
-            for block in shared._blocks[group][shared._first[group] :]:
-                pool.share(block)
-            pool.owed += shared._claims[group] - shared.num_held(group)
-        self._tables.add(shared)
-        return shared
-
     def free(self, table: BlockTable) -> None:
-        """Give up a table; blocks that nobody else holds become free."""
+        """Give up a table; blocks that nobody else holds become free, those that others may find as the last ones."""
         self._check_live(table)
         self._tables.remove(table)
+        if table._prefix is not None:
+            self._cache.end(table)
         for group, pool in enumerate(self._pools):
             pool.owed -= table._claims[group] - table.num_held(group)
             blocks = table._blocks[group]
@@ -222,27 +185,52 @@ class BlockManager:
             del blocks[:]
         table._live = False
 
+    def occupancy(self) -> tuple[PoolMap, ...]:
+        """What every block of every pool is used for."""
+        return tuple(PoolMap(bytes(map(_use, pool.references, pool.cached))) for pool in self._pools)
+
     def check_integrity(self) -> None:
-        """Raises AssertionError unless every block is free, or referenced as often as tables hold it, and every promise
-        can be kept."""
+        """Raises AssertionError unless every block is free, cached or referenced as often as tables hold it, every
+        promise can be kept, and all that is cached can be found."""
         for group, pool in enumerate(self._pools):
-            held, owed = [0] * pool.num_blocks, 0
-            for table in self._tables:
-                blocks, first = table._blocks[group], table._first[group]
-                assert all(block == NO_BLOCK for block in blocks[:first]), "an entry behind the window has a block"
-                assert len(set(blocks[first:])) == len(blocks) - first, "a table holds a block twice"
-                for block in blocks[first:]:
-                    held[block] += 1
-                claim = pool.retention.most_blocks(table._computed, table._promised)
-                assert table.num_held(group) <= table._claims[group] == claim, "a claim is not what the promise needs"
-                owed += table._claims[group] - table.num_held(group)
-            assert held == pool.references, "reference counts disagree with the tables"
-            assert len(set(pool.free)) == len(pool.free), "a block is free twice"
-            assert sorted(pool.free) == [b for b, n in enumerate(held) if n == 0], "a block is lost or both"
-            assert owed == pool.owed, "what is owed disagrees with the claims"
-            shared = sum(max(0, count - 1) for count in held)
-            assert pool.set_aside == (shared if pool.windowed else 0), "blocks set aside disagree with what is shared"
-            assert pool.spare >= 0, "more blocks are promised than are free"
+            check_pool(group, pool, self._tables)
+        check_cache(self._cache, self._tables)
+
+    def _take_hit(self, table: BlockTable, hit: Hit) -> None:
+        for group, pool in enumerate(self._pools):
+            blocks = _blocks(hit, group)
+            table._first[group] = first = pool.retention.first_kept(hit.length)
+            table._blocks[group] = array("i", [NO_BLOCK] * first + blocks[first:])
+            for block in blocks[first:]:
+                pool.share(block)
+        table._keyed = len(hit.whole)
+        table._room = (len(hit.whole) + (hit.partly is not None)) * self._cache.block_tokens
+        if hit.partly is not None:
+            self._cache.touch(hit.partly)
+            for group, source in enumerate(hit.partly):
+                target = self._cache.take(group)
+                table._blocks[group].append(target)
+                if target != source:  # it may itself have been evicted for the copy
+                    self._copies.append(BlockCopy(group, source, target))
+        for group, pool in enumerate(self._pools):
+            pool.owed += table._claims[group] - table.num_held(group)
+
+    def _count(self, hit: Hit, num_tokens: int) -> None:
+        hits = len(hit.whole) + (hit.partly is not None)
+        self.counters.hits += hits
+        self.counters.misses += self._pools[0].retention.blocks_for(num_tokens) - hits
+        self.counters.copies += hit.partly is not None
+        self.counters.tokens_saved += hit.length
 
     def _check_live(self, table: BlockTable) -> None:
         assert table._live, "a block table was used after it was freed"
+
+
+def _blocks(hit: Hit, group: int) -> list[int]:
+    return [NO_BLOCK if entry is None else entry.blocks[group] for entry in hit.whole]
+
+
+def _use(references: int, cached: object) -> BlockUse:
+    if references:
+        return BlockUse.SHARED if references > 1 else BlockUse.HELD
+    return BlockUse.FREE if cached is None else BlockUse.CACHED

@@ -9,7 +9,9 @@ from llmc.runtime.step.arrays import StepLimits
 
 def retentions(kv: KvLayout, step_tokens: int) -> tuple[Retention, ...]:
     """Of every group, where a step computes at most `step_tokens` tokens."""
-    return tuple(Retention(group.window, kv.block_tokens, step_tokens) for group in kv.groups)
+    return tuple(
+        Retention(group.window, kv.block_tokens, step_tokens, state=group.bytes_per_token == 0) for group in kv.groups
+    )
 
 
 def sequence_bytes(kv: KvLayout, step_tokens: int, length: int) -> int:

@@ -8,12 +8,14 @@ class Retention:
     """A token at position p reads positions p - window + 1 .. p (`window` None: 0 .. p), so that blocks wholly behind
     the window of every token still to be computed can be given back.
 
-    A step computes at most `step_tokens` tokens of a sequence.
+    A step computes at most `step_tokens` tokens of a sequence. Where a block is a `state`, it holds what is left after
+    the last of its positions that was computed, and nothing of those before.
     """
 
     window: int | None
     block_tokens: int
     step_tokens: int
+    state: bool = False
 
     def __post_init__(self) -> None:
         least = min(self.block_tokens, self.step_tokens, 1 if self.window is None else self.window)

@@ -18,6 +18,7 @@ from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import EngineError
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.kv.pool_sizes import retentions
+from llmc.runtime.kv.prefix import PrefixChain, checked_salt, root_of
 from llmc.runtime.loop.commit import Commit, TokenEvent
 from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.prompts import check_ids
@@ -35,10 +36,12 @@ class EngineCore:
     """A loaded engine. One thread drives it, and an exception that leaves `step` in its middle has torn it: then
     `begin_anew` makes it sound again."""
 
-    def __init__(self, artifact: Artifact, device: Device, max_batch: int) -> None:
+    def __init__(self, artifact: Artifact, device: Device, max_batch: int, *, prefix_cache: bool = True) -> None:
         self.artifact = artifact
         self.device = device
-        self.blocks = BlockManager(retentions(artifact.target.kv, device.limits.max_tokens), device.num_blocks)
+        groups = retentions(artifact.target.kv, device.limits.max_tokens)
+        self.blocks = BlockManager(groups, device.num_blocks, prefix_cache=prefix_cache)
+        self._content = artifact.content_digest
         self.scheduler = Scheduler(self.blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
         self._buffers = StepBuffers(device.limits)
         self._commit = Commit(self.scheduler)
@@ -88,7 +91,7 @@ class EngineCore:
         artifact: Artifact | None = None
         try:
             artifact = open_artifact(folder, machine, meanwhile, device)
-            return cls(artifact, devices[0], devices[0].limits.max_seqs)
+            return cls(artifact, devices[0], devices[0].limits.max_seqs, prefix_cache=options.prefix_cache)
         except BaseException:
             for opened in devices:
                 opened.close()
@@ -108,14 +111,20 @@ class EngineCore:
         check_ids(ids, model.vocab_size)
         self.scheduler.check_possible(len(ids))
 
-    def request(self, ids: Sequence[int], params: SamplingParams, seed: int, sample: int = 0) -> Request:
-        """A request that `check` has let pass, not queued yet."""
+    def request(
+        self, ids: Sequence[int], params: SamplingParams, seed: int, sample: int = 0, salt: str = ""
+    ) -> Request:
+        """A request that `check` has let pass, not queued yet. It shares prefixes with others of the same salt.
+
+        Raises InvalidParameter for a salt that is none.
+        """
         eos = frozenset() if params.ignore_eos else frozenset(self.artifact.manifest.tokens.eos)
         stop_ids = eos | frozenset(params.stop_token_ids)
         room = self.max_len - len(ids)
         ends = Ends(stop_ids, params.min_tokens, room if params.max_tokens is None else min(room, params.max_tokens))
         rows = RowSampling(params, seed, len(ids), stop_ids, sample)
-        return Request(-1, TokenHistory(ids), len(ids), rows, ends, params.logprobs)
+        history, root = TokenHistory(ids), root_of(self._content, "", checked_salt(salt))
+        return Request(-1, history, len(ids), rows, ends, params.logprobs, PrefixChain(history, root))
 
     def add(self, request: Request) -> None:
         """Queue it behind those that came before. Raises PromptTooLong."""
@@ -134,6 +143,8 @@ class EngineCore:
             return None
         self.last_batch = batch
         sampled = [chunk.request for chunk in lay_out(batch, self._buffers)]
+        if copies := self.blocks.take_copies():
+            self.device.copy_blocks(copies)
         (self.device.decode if batch.decode_only else self.device.prefill)(self._buffers)
         self.scheduler.computed(batch)
         return list(self._commit.tokens(self._buffers, sampled))

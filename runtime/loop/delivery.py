@@ -71,6 +71,7 @@ class Delivery:
             seed=live.seed,
             logprobs=tuple(answer.logprobs),
             num_preemptions=live.request.num_preemptions,
+            num_cached=live.request.num_cached,
             timing=Timing((live.first_token or now) - live.submitted, now - live.submitted),
             error=error,
             marks=tuple(answer.marks),

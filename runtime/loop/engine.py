@@ -69,6 +69,7 @@ class Engine:
         kv_memory: int | None = None,
         device: str | None = None,
         serial: bool = False,
+        prefix_cache: bool = True,
         machine: Machine | None = None,
     ) -> "Engine":
         """Check an engine folder, map its weights, get its device ready.
@@ -78,10 +79,10 @@ class Engine:
         `max_batch`); `threads` defaults to the usable cores; `kv_memory` is the KV pools in bytes and defaults
         to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
         target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. With
-        `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. Raises EngineError
-        subclasses, InvalidParameter.
+        `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. Without `prefix_cache`
+        no request finds what an earlier one computed. Raises EngineError subclasses, InvalidParameter.
         """
-        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial)
+        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial, prefix_cache)
         texts: list[ModelText] = []
         core = EngineCore.load(
             Path(path), options, machine, device, lambda artifact: texts.append(ModelText.load(artifact))
@@ -94,12 +95,15 @@ class Engine:
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        salt: str = "",
         **fields: Any,
     ) -> list[Completion]:
         """Answer all prompts, batched; one completion per prompt, in order.
 
         `params` is one for all or one per prompt; keyword arguments are fields of SamplingParams over the
-        model's defaults. A request that fails while it runs has its `error` set; the others are not affected.
+        model's defaults, `salt` is that of `submit`. A request that fails while it runs has its `error` set; the
+        others are not affected.
         Raises RequestError, before anything runs, if any prompt or parameter is refused.
         """
         if isinstance(prompts, str | bytes):
@@ -115,7 +119,7 @@ class Engine:
         if len(each) != len(prompts):
             raise InvalidParameter(f"{len(prompts)} prompts but {len(each)} sampling parameters")
         ids = [self._checked_prompt(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
-        handles = [self.submit(prompt, one) for prompt, one in zip(ids, each, strict=True)]
+        handles = [self.submit(prompt, one, salt=salt) for prompt, one in zip(ids, each, strict=True)]
         try:
             return [handle.result() for handle in handles]
         finally:
@@ -128,16 +132,19 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         on_output: Callable[[Output], None] | None = None,
+        salt: str = "",
         **fields: Any,
     ) -> RequestHandle:
         """Queue one request. Iterate the handle for its outputs as they come, or let `step` call `on_output`.
+
+        Keys and values of a prefix that an earlier request of the same `salt` computed are not computed again.
 
         Raises RequestError. An exception that `on_output` raises ends that request alone.
         """
         params = self.sampling(params, **fields)
         ids = self._checked_prompt(prompt, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
-        request = self.core.request(ids, params, seed)
+        request = self.core.request(ids, params, seed, salt=salt)
         answer = Answer(params, self.tokenizer, ids)
         with self._change():
             self.core.add(request)

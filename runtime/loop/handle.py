@@ -50,6 +50,11 @@ class RequestHandle:
         """The whole answer once it is finished."""
         return self._live.completion
 
+    @property
+    def num_cached(self) -> int:
+        """Tokens of the prompt that were in the prefix cache, known once it has its first token."""
+        return self._live.request.num_cached
+
     def result(self) -> Completion:
         """Drive the engine until this request is finished."""
         while self._live.completion is None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmc.runtime.kv.blocks import BlockTable
+from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.step.row_sampling import RowSampling
 
 
@@ -83,6 +84,7 @@ class Request:
     sampling: RowSampling
     ends: Ends = Ends()
     num_logprobs: int | None = None  # None: no log-probabilities are wanted
+    prefix: PrefixChain | None = None  # None: its blocks are nobody else's
     state: RequestState = RequestState.WAITING
     num_computed: int = 0
     num_preemptions: int = 0

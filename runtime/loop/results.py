@@ -62,7 +62,8 @@ class Completion:
     """A finished answer. `seed` is the one that was used, whether given or drawn.
 
     `token_ids` includes the end token that stopped the answer, if one did; `text` does not. `stopped_by` is
-    that token's id, or the stop string. `error` is set exactly where `finish_reason` is ERROR.
+    that token's id, or the stop string. `num_cached` of the prompt's tokens were in the prefix cache. `error` is set
+    exactly where `finish_reason` is ERROR.
     """
 
     prompt_len: int
@@ -76,3 +77,4 @@ class Completion:
     timing: Timing
     error: RuntimeFailure | None = None
     marks: tuple[Mark, ...] = ()  # among the text
+    num_cached: int = 0

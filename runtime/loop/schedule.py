@@ -114,7 +114,8 @@ class Scheduler:
             if request.num_pending > 1 and budget > 0:
                 budget -= self._append_chunk(chunks, request, budget)
         while self.waiting and budget > 0 and len(self.running) < self.max_batch:
-            if not self._admit(self.waiting[0]):
+            prefix = self.waiting[0].prefix
+            if (prefix is not None and self.blocks.awaits(prefix)) or not self._admit(self.waiting[0]):
                 break
             request = self.running[-1]
             budget -= self._append_chunk(chunks, request, budget)
@@ -173,9 +174,12 @@ class Scheduler:
 
     def _admit(self, request: Request) -> bool:
         # One token more than is computed now: the answer's first token must not need a preemption.
-        table = self.blocks.allocate(len(request.tokens) + 1)
+        table = self.blocks.allocate(len(request.tokens) + 1, request.prefix)
         if table is None:
             return False
+        request.num_computed = table.num_computed
+        if request.num_preemptions == 0:
+            request.num_cached = table.num_computed
         self.waiting.popleft()
         request.blocks = table
         request.state = RequestState.RUNNING

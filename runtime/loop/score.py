@@ -121,6 +121,8 @@ class Scorer:
                         f"a chunk wants {len(inside)} rows of logits, max_rows is {limits.max_rows}; load with more"
                     )
                 self._blocks.take(table, end)
+                if copies := self._blocks.take_copies():  # for whoever waits for the next step
+                    self._device.copy_blocks(copies)
                 self._buffers.begin(samples=False, logits=buffer)
                 self._buffers.add_sequence(ids[start:end], start, table)
                 for row in inside:

@@ -23,6 +23,7 @@ class LoadOptions:
     threads: int | None = None
     kv_memory: int | None = None
     serial: bool = False
+    prefix_cache: bool = True
 
 
 def plan_step(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> StepLimits:

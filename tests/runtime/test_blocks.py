@@ -1,22 +1,28 @@
-"""The block manager against a cache of its own: whatever tables are made, grown, shared and freed, the positions that a
-later token reads are there, promises are kept, and nothing is lost."""
+"""The block manager against a cache of its own: whatever tables are made, grown and freed, the positions that a later
+token reads are there, whoever computed them, promises are kept, and nothing is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from numpy.typing import NDArray
 
 from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout
-from llmc.runtime.kv.blocks import NO_BLOCK, BlockManager, BlockTable
+from llmc.runtime.kv.blocks import NO_BLOCK, BlockCopy, BlockManager, BlockTable
 from llmc.runtime.kv.pool_sizes import sequence_bytes, size_pools
+from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.kv.retention import Retention
+from llmc.runtime.loop.request import TokenHistory
 from llmc.runtime.step.arrays import StepLimits
 
+Value = tuple[bytes, tuple[int, ...]]
 windows = st.none() | st.integers(1, 20)
 
 
@@ -55,8 +61,22 @@ def test_retention_counts_blocks(
         assert longest == max(fits)
 
 
+@dataclass(eq=False)
+class Seq:
+    """A table beside what it stands for. Position p holds (root, ids up to p); a root of its own is nobody else's."""
+
+    table: BlockTable
+    root: bytes
+    history: TokenHistory
+    promised: int
+    computed: int
+
+    def value(self, position: int) -> Value:
+        return self.root, tuple(self.history.ids[: position + 1].tolist())
+
+
 class Blocks(RuleBasedStateMachine):
-    """Tables beside what a device would have written for them."""
+    """Tables beside what a device would have written for them; what the cache finds is looked up anew."""
 
     @initialize(
         groups=st.lists(st.tuples(windows, st.integers(1, 30)), min_size=1, max_size=3),
@@ -66,26 +86,58 @@ class Blocks(RuleBasedStateMachine):
     def start(self, groups: list[tuple[int | None, int]], block_tokens: int, step_tokens: int) -> None:
         self.windows, self.num_blocks = zip(*groups, strict=True)
         self.block_tokens, self.step_tokens = block_tokens, step_tokens
-        retentions = [Retention(window, block_tokens, step_tokens) for window in self.windows]
-        self.manager = BlockManager(retentions, self.num_blocks)
-        self.tables: list[BlockTable] = []
-        self.written: dict[BlockTable, list[int]] = {}  # table -> the value of each position
-        self.cache: dict[tuple[int, int, int], int] = {}  # (group, block, offset) -> value
-        self.values = count()
-        self.promised: dict[BlockTable, int] = {}
+        self.retentions = [Retention(window, block_tokens, step_tokens) for window in self.windows]
+        self.manager = BlockManager(self.retentions, self.num_blocks)
+        self.live: list[Seq] = []
+        self.seen: list[list[int]] = [[]]
+        self.written: dict[
+            tuple[int, int, int], Value | None
+        ] = {}  # (group, block, offset) -> what was written there last
+        self.saved = 0
 
-    def chosen(self, index: int) -> BlockTable | None:
-        return self.tables[index % len(self.tables)] if self.tables else None
+    def chosen(self, index: int) -> Seq | None:
+        return self.live[index % len(self.live)] if self.live else None
 
-    def read(self, table: BlockTable, start: int) -> None:
-        """What a token at position `start` reads must be what was written for it."""
-        for group, window in enumerate(self.windows):
-            low = 0 if window is None else max(0, start - window + 1)
-            for position in range(low, start):
-                block = table.block_ids(group)[position // self.block_tokens]
+    def copied(self, copies: Sequence[BlockCopy]) -> dict[tuple[int, int, int], Value | None]:
+        """What is written once these copies are made."""
+        written = dict(self.written)
+        for copy in copies:
+            for offset in range(self.block_tokens):
+                written[copy.group, copy.target, offset] = written.get((copy.group, copy.source, offset))
+        return written
+
+    def read(self, seq: Seq) -> None:
+        """What the next token reads must be what was written for the ids before it."""
+        written = self.copied(self.manager._copies)
+        for group, retention in enumerate(self.retentions):
+            low = 0 if retention.window is None else max(0, seq.computed - retention.window + 1)
+            for position in range(low, seq.computed):
+                block = seq.table.block_ids(group)[position // self.block_tokens]
                 assert block != NO_BLOCK
-                found = self.cache[group, block, position % self.block_tokens]
-                assert found == self.written[table][position], "another value was read"
+                found = written[group, block, position % self.block_tokens]
+                assert found == seq.value(position), "another value was read"
+
+    def longest(self, prefix: PrefixChain, limit: int) -> tuple[int, bool]:
+        """Looked up length by length; and whether every entry has its block in all groups."""
+        cache, size = self.manager._cache, self.block_tokens
+        ids = prefix.history.ids[:limit].tolist()
+        for length in range(limit, 0, -1):
+            whole, rest = divmod(length, size)
+            entries = [cache.entries.get(prefix.key(index, size)) for index in range(whole)]
+            there = all(
+                (entry := entries[index]) is not None and entry.blocks[group] != NO_BLOCK
+                for group, retention in enumerate(self.retentions)
+                for index in range(retention.first_kept(length), whole)
+            )
+            parent, part = prefix.key(whole - 1, size), ids[whole * size : length]
+            parts = [np.frombuffer(e.ids, ">i4").tolist() for e in cache.children.get(parent, []) if e.whole]
+            for seq in self.live:
+                other = seq.table._prefix
+                if other and seq.computed // size == whole and other.key(whole - 1, size) == parent:
+                    parts.append(seq.history.ids[whole * size : seq.computed].tolist())
+            if there and (not rest or any(one[:rest] == part for one in parts)):
+                return length, all(e.whole for e in cache.entries.values())
+        return 0, True
 
     @rule(tokens=st.integers(0, 60))
     def allocate(self, tokens: int) -> None:
@@ -93,76 +145,105 @@ class Blocks(RuleBasedStateMachine):
         table = self.manager.allocate(tokens)
         assert (table is None) == (shortage is not None) and (table is not None or self.manager.num_free == free)
         if table is not None:
-            self.tables.append(table)
-            self.written[table], self.promised[table] = [], tokens
+            assert table.num_computed == 0
+            self.live.append(Seq(table, f"own {id(table)}".encode(), TokenHistory([5] * tokens), tokens, 0))
+
+    @rule(
+        root=st.sampled_from([b"one", b"other"]),
+        index=st.integers(0, 9),
+        kept=st.integers(0, 40),
+        more=st.lists(st.integers(0, 1), max_size=30),
+        answer=st.integers(0, 5),
+    )
+    def allocate_prefix(self, root: bytes, index: int, kept: int, more: list[int], answer: int) -> None:
+        ids = [*self.seen[index % len(self.seen)][:kept], *more] or [0]
+        history = TokenHistory(ids)
+        prefix, free = PrefixChain(history, root), self.manager.num_free
+        length, complete = self.longest(prefix, len(ids) - 1)
+        if self.manager.awaits(prefix):
+            alike = [(_alike(seq.history.ids, ids[:-1]), seq) for seq in self.live if seq.root == root]
+            assert any(common > max(length if complete else 0, seq.computed) for common, seq in alike)
+        table = self.manager.allocate(len(ids) + answer, prefix)
+        if table is None:
+            assert self.manager.num_free == free and self.manager.shortage(len(ids) + answer, now=True) is not None
+            return
+        found = table.num_computed
+        assert found <= length and (found == length or not complete), "a longer prefix is there"
+        self.saved += found
+        assert self.manager.counters.tokens_saved == self.saved
+        self.live.append(Seq(table, root, history, len(ids) + answer, found))
+        self.seen = [*self.seen, ids][-10:]
 
     @rule(index=st.integers(0, 7), tokens=st.integers(0, 60))
     def extend(self, index: int, tokens: int) -> None:
-        if (table := self.chosen(index)) is None:
+        if (seq := self.chosen(index)) is None:
             return
         free = self.manager.num_free
-        if self.manager.extend(table, tokens):
-            self.promised[table] = max(self.promised[table], tokens)
+        if self.manager.extend(seq.table, tokens):
+            seq.promised = max(seq.promised, tokens)
         else:
             assert self.manager.num_free == free
 
-    @rule(index=st.integers(0, 7), tokens=st.just(1) | st.integers(1, 9))
-    def advance(self, index: int, tokens: int) -> None:
+    @rule(index=st.integers(0, 7), tokens=st.just(1) | st.integers(1, 9), token=st.integers(0, 1))
+    def advance(self, index: int, tokens: int, token: int) -> None:
         """A step within the promise: it cannot fail."""
-        if (table := self.chosen(index)) is None:
+        if (seq := self.chosen(index)) is None:
             return
-        start = len(self.written[table])
-        if tokens == 1 and start == self.promised[table] and self.manager.extend(table, start + 1):  # as in decoding
-            self.promised[table] += 1
-        end = min(start + min(tokens, self.step_tokens), self.promised[table])
+        start = seq.computed
+        if tokens == 1 and start == seq.promised and self.manager.extend(seq.table, start + 1):  # as in decoding
+            seq.promised += 1
+        end = min(start + min(tokens, self.step_tokens), seq.promised)
         if end <= start:
             return
-        self.manager.take(table, end)
+        while len(seq.history) < end:
+            seq.history.append(token)
+        self.manager.take(seq.table, end)
         self.manager.check_integrity()
+        self.written = self.copied(self.manager.take_copies())
         for position in range(start, end):
-            self.written[table].append(next(self.values))
-            for group in range(len(self.windows)):
-                block = table.block_ids(group)[position // self.block_tokens]
-                others = [t for t in self.tables if t is not table and block in t.block_ids(group)]
+            for group, pool in enumerate(self.manager._pools):
+                block = seq.table.block_ids(group)[position // self.block_tokens]
+                others = [s for s in self.live if s is not seq and block in s.table.block_ids(group)]
                 assert not others, "a block that others own is written"
-                self.cache[group, block, position % self.block_tokens] = self.written[table][position]
-            self.read(table, position)
-        self.manager.computed(table, end)
-
-    @rule(index=st.integers(0, 7), tokens=st.integers(0, 60))
-    def share(self, index: int, tokens: int) -> None:
-        if (table := self.chosen(index)) is None:
-            return
-        tokens = min(tokens, len(self.written[table])) // self.block_tokens * self.block_tokens
-        free = self.manager.num_free
-        shared = self.manager.share(table, tokens)
-        if shared is None:
-            assert self.manager.num_free == free and any(self.windows)
-            return
-        self.tables.append(shared)
-        self.written[shared], self.promised[shared] = self.written[table][:tokens], tokens
+                assert pool.cached[block] is None, "a block that others may find is written"
+                self.written[group, block, position % self.block_tokens] = seq.value(position)
+            seq.computed = position
+            self.read(seq)
+        seq.computed = end
+        self.manager.computed(seq.table, end)
 
     @rule(index=st.integers(0, 7))
     def free(self, index: int) -> None:
-        if (table := self.chosen(index)) is not None:
-            self.manager.free(table)
-            self.tables.remove(table)
+        if (seq := self.chosen(index)) is not None:
+            self.manager.free(seq.table)
+            self.live.remove(seq)
+            self.seen = [*self.seen, seq.history.ids[: seq.computed].tolist()][-10:]
 
     @invariant()
     def is_sound(self) -> None:
         if not hasattr(self, "manager"):
             return
         self.manager.check_integrity()
-        assert self.manager.tables == set(self.tables)
-        for table in self.tables:
-            self.read(table, len(self.written[table]))
+        assert self.manager.tables == {seq.table for seq in self.live}
+        for seq in self.live:
+            self.read(seq)
 
     def teardown(self) -> None:
-        if hasattr(self, "manager"):
-            for table in self.tables:
-                self.manager.free(table)
-            self.manager.check_integrity()
-            assert self.manager.num_free == sum(self.num_blocks)
+        if not hasattr(self, "manager"):
+            return
+        for seq in self.live:
+            self.manager.free(seq.table)
+        self.manager.check_integrity()
+        assert self.manager.num_free == sum(self.num_blocks)
+        self.manager.begin_anew()
+        cache = self.manager._cache
+        assert not (cache.entries or cache.children or cache.tails or cache.expected)
+
+
+def _alike(one: NDArray[np.int32], other: list[int]) -> int:
+    return next(
+        (i for i, (a, b) in enumerate(zip(one.tolist(), other, strict=False)) if a != b), min(len(one), len(other))
+    )
 
 
 TestBlocks = Blocks.TestCase
@@ -184,40 +265,11 @@ def test_a_freed_table_cannot_be_used() -> None:
     manager = one_pool(2)
     table = held(manager, 4)
     manager.free(table)
-    uses: list[Callable[[BlockTable, int], object]] = [manager.extend, manager.take, manager.computed, manager.share]
+    uses: list[Callable[[BlockTable, int], object]] = [manager.extend, manager.take, manager.computed]
     uses.append(lambda table, _: manager.free(table))
     for use in uses:
         with pytest.raises(AssertionError, match="after it was freed"):
             use(table, 8)
-
-
-def test_only_whole_computed_blocks_are_shared() -> None:
-    manager = one_pool(4)
-    table = held(manager, 8)
-    manager.take(table, 6)
-    manager.computed(table, 6)
-    for tokens in (3, 8):
-        with pytest.raises(ValueError, match=f"cannot share {tokens} tokens of 6"):
-            manager.share(table, tokens)
-    shared = manager.share(table, 4)
-    assert shared is not None and list(shared.block_ids(0)) == list(table.block_ids(0))[:1]
-
-
-def test_a_prefix_is_shared_while_its_window_is_there() -> None:
-    manager = one_pool(20, window=6)
-    table = held(manager, 40)
-    for end in (8, 16):
-        manager.take(table, end)
-        manager.computed(table, end)
-    # the token at 16 reads from 11 on, that at 12 from 7 on, that at 8 from 3 on
-    assert list(table.block_ids(0))[:2] == [NO_BLOCK] * 2
-    assert manager.share(table, 8) is None and manager.share(table, 12) is None
-    shared = manager.share(table, 16)
-    assert shared is not None and shared.block_ids(0) == table.block_ids(0)
-    manager.take(table, 24)
-    manager.computed(table, 24)
-    assert shared.num_held(0) == 2
-    manager.check_integrity()
 
 
 def test_a_promise_that_grows_inside_a_block_grows_the_claim() -> None:

@@ -14,8 +14,9 @@ from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.artifact.kv_layout import KvGroup, KvLayout
 from llmc.runtime.cpu.device import CpuDevice
 from llmc.runtime.device.protocol import Device, DeviceMemory
-from llmc.runtime.kv.blocks import BlockManager, BlockTable
+from llmc.runtime.kv.blocks import BlockCopy, BlockManager, BlockTable
 from llmc.runtime.kv.pool_sizes import retentions, size_pools
+from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.request import Request, TokenHistory
 from llmc.runtime.loop.schedule import Batch, Chunk
@@ -116,6 +117,10 @@ class Ranks:
         for device in self.devices:
             device.decode(step)
 
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        for device in self.devices:
+            device.copy_blocks(copies)
+
     def close(self) -> None:
         for device in self.devices:
             device.close()
@@ -163,38 +168,40 @@ class Hybrid:
             self.states[states[position // BLOCK]] = state
         return state
 
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        for copy in copies:
+            if copy.group:
+                self.states[copy.target] = self.states[copy.source]
+            else:
+                self.tokens[copy.target] = self.tokens[copy.source]
+
 
 def test_a_recurrent_state_and_its_snapshots() -> None:
-    """A prefix cache over both groups with what a cache of KV needs: share a table at a block's end, free it."""
+    """The prefix cache over both groups: a sequence goes on from any snapshot, at a block's end or at an answer's."""
     limits = StepLimits(max_tokens=10, max_seqs=4, max_rows=4, max_seq_len=64, block_tokens=BLOCK, kv_groups=2)
     num_blocks = size_pools(HYBRID, limits, 10**6)
     assert num_blocks is not None and num_blocks[1] <= limits.max_seqs * (limits.max_tokens // BLOCK + 2)
-    manager = BlockManager(retentions(HYBRID, limits.max_tokens), (200, 80))
-    model, rng, found, hits = Hybrid((200, 80)), random.Random(4), dict[tuple[int, ...], BlockTable](), 0
-    for _ in range(30):
-        ids = [rng.randrange(2) for _ in range(rng.randint(1, 40))]
-        start = max((n for n in range(0, len(ids), BLOCK) if tuple(ids[:n]) in found), default=0)
-        table = manager.share(found[tuple(ids[:start])], start) if start else manager.allocate(0)
-        hits += start > 0
-        assert table is not None and manager.extend(table, len(ids))
+    manager = BlockManager(retentions(HYBRID, limits.max_tokens), (60, 30))
+    model, rng, hits = Hybrid((60, 30)), random.Random(4), list[int]()
+    ids = list[int]()
+    for _ in range(200):
+        ids = [*ids[: rng.choice([0, len(ids)])], *(rng.randrange(2) for _ in range(rng.randint(1, 12)))][:40]
+        table = manager.allocate(len(ids), PrefixChain(TokenHistory(ids), b"root"))
+        assert table is not None
+        model.copy(manager.take_copies())
+        start = table.num_computed
+        hits += [start] if start else []
         ends = sorted({len(ids), *(rng.randrange(start, len(ids)) for _ in range(3))} - {start})
         ends = sorted({*ends, *range(start + limits.max_tokens, len(ids), limits.max_tokens)})
         for begin, end in pairwise([start, *ends]):
             manager.take(table, end)
             state = model.run(table, begin, ids[begin:end])
-            for boundary in range(begin // BLOCK * BLOCK + BLOCK, end + 1, BLOCK):
-                manager.computed(table, boundary)  # a step told block by block: each snapshot can be kept
-                if tuple(ids[:boundary]) not in found and len(found) < 20:
-                    shared = manager.share(table, boundary)
-                    assert shared is not None
-                    found[tuple(ids[:boundary])] = shared
             manager.computed(table, end)
             manager.check_integrity()
         assert state == Hybrid((10, 10)).run(*_alone(ids))
         manager.free(table)
-    for table in found.values():
-        manager.free(table)
-    assert hits > 5 and manager.num_free == 280
+    assert len(hits) > 50 and any(start % BLOCK for start in hits) and manager.counters.evictions > 50
+    assert manager.num_free == 90
 
 
 def _alone(ids: Sequence[int]) -> tuple[BlockTable, int, Sequence[int]]:
