@@ -1,5 +1,6 @@
 """Named places where a test makes something go wrong in a running server. All are off, unless LLMC_FAULT_POINTS says
-otherwise: `submit=40,text=200` raises at every 40th request that is queued, and at every 200th token that becomes text.
+otherwise: `submit=40,text=200` raises at every 40th request that is queued, and at every 200th token that becomes text;
+`stream` at pieces of answers that are sent. `integrity=1` has queues and blocks checked after every step.
 """
 
 import os
@@ -17,9 +18,12 @@ class FaultPoints:
 
     def __init__(self, described: str) -> None:
         """Raises ValueError for what names no point."""
-        self._every = {name: int(count) for name, _, count in (one.partition("=") for one in described.split(",") if one)}
-        if unknown := self._every.keys() - set(NAMES):
-            raise ValueError(f"{_VARIABLE}: there is no point {sorted(unknown)}; there are {', '.join(NAMES)}")
+        self._every = {
+            name: int(count) for name, _, count in (one.partition("=") for one in described.split(",") if one)
+        }
+        for name in self._every:
+            if name not in NAMES:
+                raise ValueError(f"{_VARIABLE}: there is no point {name!r}; there are {', '.join(NAMES)}")
         self._passed = dict.fromkeys(self._every, 0)
 
     def strikes(self, name: str) -> bool:
