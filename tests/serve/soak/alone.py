@@ -67,9 +67,8 @@ class Alone:
         raise AssertionError("an answer without an end")
 
     def _choice(self, answer: Answer, reason: FinishReason, question: Question, logprobs: bool) -> Choice:
-        text = answer.text if question.path == CHAT else answer.text
         shown = self._entries(answer.logprobs, question.path) if logprobs else []
-        return Choice(list(answer.token_ids), text, reason.value, shown)
+        return Choice(list(answer.token_ids), answer.text, reason.value, shown)
 
     def _scored(self, question: Question) -> Choice:
         ids, top = question.body["prompt"], question.body["logprobs"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,12 +17,12 @@ _SLOW_BYTES, _SLOW_PAUSE, _MAX_PAUSES = 300, 0.02, 40
 
 @dataclass
 class Came:
-    """What came of a visit; `choices` are of an answer that was read to its end."""
+    """What came of a visit: the choices of an answer that was read to its end, or why there is none."""
 
     visit: Visit
     status: int = 0
     choices: list[Choice] | None = None
-    body: bytes = b""
+    error: str = ""
 
 
 @dataclass
@@ -58,11 +59,19 @@ async def ask(url: str, visit: Visit) -> Came:
         if slow:
             await _read_slowly(wire)
         await wire.response()
-        came = Came(visit, wire.status, body=wire.body)
         assert wire.complete, f"a response of {len(wire.body)} bytes broke off after status {wire.status}"
-    if came.status == 200:
-        came.choices = read_stream(wire.body, question.n) if visit.stream else read_whole(wire.body)
-    return came
+    if error := _error(wire.body, visit.stream and wire.status == 200):
+        return Came(visit, wire.status, error=error)
+    choices = read_stream(wire.body, question.n) if visit.stream else read_whole(wire.body)
+    return Came(visit, wire.status, choices)
+
+
+def _error(body: bytes, stream: bool) -> str:
+    """Of a refusal, or of the last event of a stream that failed."""
+    if stream:
+        body = body.rstrip().rpartition(b"\n\n")[2].removeprefix(b"data: ")
+    found = {} if body == b"[DONE]" else json.loads(body)
+    return str(found["error"]["message"]) if "error" in found else ""
 
 
 async def _leave(wire: Wire, request: bytes, moment: float) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e.conftest import speaking
 from tests.e2e.shared_engines import engines
 
 __all__ = ["engines", "speaking"]
-assert pytest
