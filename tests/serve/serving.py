@@ -27,9 +27,13 @@ class Served:
     @property
     def child(self) -> int:
         """The process of its engines."""
+        (child,) = self.children
+        return child
+
+    @property
+    def children(self) -> list[int]:
         own = self.process.pid
-        (child,) = Path(f"/proc/{own}/task/{own}/children").read_text().split()
-        return int(child)
+        return [int(child) for child in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
 
     def events(self) -> list[dict[str, Any]]:
         """The rest of the log, when the server has ended."""
