@@ -46,7 +46,8 @@ class Sample:
 
 
 class Answers:
-    """Of one submission. `abort` takes a sample out of the child's queues; `ended` is told once all are through."""
+    """Of one submission. `abort` takes a sample out of the child's queues; `begun` is told when the first token is
+    there, or none will come, and `ended` once all are through."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Answers:
         tokenizer: Tokenizer | None,
         samples: int,
         abort: Callable[[int, FinishReason], None],
+        begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
         assert params.seed is not None
@@ -66,6 +68,7 @@ class Answers:
         self.collected = False  # the whole is waited for: nobody is slow
         self.unread_since: float | None = None
         self._abort = abort
+        self._begun: Callable[[], None] | None = begun
         self._ended = ended
         self._submitted = time.perf_counter()
         self._max_unread = MAX_UNREAD // (_TOKEN_BYTES + _ALTERNATIVE_BYTES * (params.logprobs or 0))
@@ -116,6 +119,7 @@ class Answers:
             raise row.error or RequestError("the request failed")
         if sample.first_token is None:
             sample.first_token = time.perf_counter()
+            self._tell_begun()
         output = sample.answer.accept(row.token, row.logprobs, row.reason)
         if output.finish_reason is not None:
             if row.reason is None:  # a stop string: the child does not know yet
@@ -149,7 +153,13 @@ class Answers:
             marks=tuple(answer.marks),
         )
         if self.done:
+            self._tell_begun()
             self._ended()
+
+    def _tell_begun(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun()
 
 
 def best_of(samples: Sequence[Completion], count: int, values: Sequence[float], logprobs: bool) -> list[Completion]:

@@ -31,7 +31,8 @@ async def ask(app: App, url: str, body: dict[str, Any]) -> Response:
     while True:
         response = await _call(app, url, payload)
         if response.status == _STOPPING:
-            raise BatchStopped(orjson.loads(response.body)["error"]["message"])
+            cause = orjson.loads(response.body)["error"]["message"]
+            raise BatchStopped(f"stopped: {cause}; the same command goes on from here")
         num_failed += response.status >= 500
         if response.status != 429 and (response.status < 500 or num_failed > 1):
             return response

@@ -131,7 +131,7 @@ function note(text) {
 function latencies({ ttft, tpot }) {
   for (const [name, buckets] of [["ttft", ttft], ["tpot", tpot]]) {
     const { half, most } = bars(of(name), buckets, time);
-    of(`${name}-text`).textContent = half === null ? "none yet" : `half ≤ ${time(half)}, 95 % ≤ ${time(most)}`;
+    of(`${name}-text`).textContent = half === null ? "none yet" : `p50 ${time(half)} · p95 ${time(most)}`;
   }
 }
 
