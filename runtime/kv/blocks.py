@@ -11,7 +11,7 @@ only the cache knows counts as free, and a promise may rest on it.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmc.runtime.kv.cache import NOTHING, Hit, PrefixCache
@@ -82,6 +82,17 @@ class BlockManager:
                 return f"{needed} KV blocks; the pool{window} has {has}" + ("" if now else " tokens")
         return None
 
+    def fits_without(self, tables: Iterable[BlockTable], num_tokens: int) -> bool:
+        """Whether there is sure to be room for another `num_tokens` positions once these tables are freed."""
+        tables = list(tables)
+        for group, pool in enumerate(self._pools):
+            freed = sum(table._claims[group] - table.num_held(group) for table in tables)
+            for table in tables:
+                freed += sum(pool.references[block] == 1 for block in table._blocks[group][table._first[group] :])
+            if pool.retention.most_blocks(0, num_tokens) > pool.spare + freed:
+                return False
+        return True
+
     def awaits(self, prefix: PrefixChain) -> bool:
         """Whether a live table is computing the blocks behind those that `allocate` would find.
 
@@ -136,6 +147,7 @@ class BlockManager:
         """Hold blocks for positions up to num_tokens - 1, which were promised, before a step computes them."""
         self._check_live(table)
         assert num_tokens <= table._promised, "blocks are taken that were not promised"
+        table._begun = num_tokens
         if num_tokens <= table._room:
             return
         for group, pool in enumerate(self._pools):

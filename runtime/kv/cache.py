@@ -109,7 +109,8 @@ class PrefixCache:
         prefix, index, size = table._prefix, table._keyed, self.block_tokens
         assert prefix is not None
         known = min(table._computed, len(prefix.history))
-        if known > index * size and not (self._states and known < table._computed):
+        # a state that a step is changing, or that ids lie behind which nobody knows, is that of no known ids
+        if known > index * size and not (self._states and known < max(table._computed, table._begun)):
             self._enter_partly(table, index, known - index * size)
         for later in range(index, table._expected):
             self._no_longer_expected(table, later)

@@ -19,30 +19,41 @@ from llmc.runtime.errors import EngineError
 from llmc.runtime.kv.blocks import BlockManager
 from llmc.runtime.kv.pool_sizes import retentions
 from llmc.runtime.kv.prefix import PrefixChain, checked_salt, root_of
+from llmc.runtime.loop.batch import Batch
 from llmc.runtime.loop.commit import Commit, TokenEvent
 from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.prompts import check_ids
 from llmc.runtime.loop.request import Ends, FinishReason, Request, TokenHistory
 from llmc.runtime.loop.results import TokenLogprobs
-from llmc.runtime.loop.schedule import Batch, Scheduler
+from llmc.runtime.loop.schedule import Scheduler
 from llmc.runtime.loop.score import Scorer
 from llmc.runtime.step.arrays import StepBuffers
 from llmc.runtime.step.limits import LoadOptions
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.step.row_sampling import RowSampling
+from llmc.runtime.step.scheduling import LatencyClass, SchedulingOptions
 
 
 class EngineCore:
     """A loaded engine. One thread drives it, and an exception that leaves `step` in its middle has torn it: then
     `begin_anew` makes it sound again."""
 
-    def __init__(self, artifact: Artifact, device: Device, max_batch: int, *, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        device: Device,
+        max_batch: int,
+        scheduling: SchedulingOptions | None = None,
+        *,
+        prefix_cache: bool = True,
+    ) -> None:
         self.artifact = artifact
         self.device = device
-        groups = retentions(artifact.target.kv, device.limits.max_tokens)
+        limits = device.limits
+        groups = retentions(artifact.target.kv, limits.max_tokens)
         self.blocks = BlockManager(groups, device.num_blocks, prefix_cache=prefix_cache)
         self._content = artifact.content_digest
-        self.scheduler = Scheduler(self.blocks, max_batch, device.limits.max_tokens, device.limits.max_seq_len)
+        self.scheduler = Scheduler(self.blocks, max_batch, limits.max_tokens, limits.max_seq_len, scheduling)
         self._buffers = StepBuffers(device.limits)
         self._commit = Commit(self.scheduler)
         self._arrivals = 0
@@ -91,7 +102,8 @@ class EngineCore:
         artifact: Artifact | None = None
         try:
             artifact = open_artifact(folder, machine, meanwhile, device)
-            return cls(artifact, devices[0], devices[0].limits.max_seqs, prefix_cache=options.prefix_cache)
+            max_batch = devices[0].limits.max_seqs
+            return cls(artifact, devices[0], max_batch, options.scheduling, prefix_cache=options.prefix_cache)
         except BaseException:
             for opened in devices:
                 opened.close()
@@ -112,7 +124,15 @@ class EngineCore:
         self.scheduler.check_possible(len(ids))
 
     def request(
-        self, ids: Sequence[int], params: SamplingParams, seed: int, sample: int = 0, salt: str = ""
+        self,
+        ids: Sequence[int],
+        params: SamplingParams,
+        seed: int,
+        sample: int = 0,
+        salt: str = "",
+        *,
+        latency: LatencyClass = LatencyClass.STANDARD,
+        priority: int = 0,
     ) -> Request:
         """A request that `check` has let pass, not queued yet. It shares prefixes with others of the same salt.
 
@@ -124,13 +144,15 @@ class EngineCore:
         ends = Ends(stop_ids, params.min_tokens, room if params.max_tokens is None else min(room, params.max_tokens))
         rows = RowSampling(params, seed, len(ids), stop_ids, sample)
         history, root = TokenHistory(ids), root_of(self._content, "", checked_salt(salt))
-        return Request(-1, history, len(ids), rows, ends, params.logprobs, PrefixChain(history, root))
+        prefix = PrefixChain(history, root)
+        return Request(-1, history, len(ids), rows, ends, params.logprobs, prefix, latency, priority)
 
-    def add(self, request: Request) -> None:
-        """Queue it behind those that came before. Raises PromptTooLong."""
-        request.arrival = self._arrivals
-        self._arrivals += 1
-        self.scheduler.add(request)
+    def add(self, *requests: Request) -> None:
+        """Queue them, all or none. Raises PromptTooLong, QueueFull."""
+        for request in requests:
+            request.arrival = self._arrivals
+            self._arrivals += 1
+        self.scheduler.add(*requests)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """End a request in any state; its blocks are free at once. A finished one stays as it is."""

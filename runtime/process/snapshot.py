@@ -31,7 +31,9 @@ def snapshot(serving: Serving) -> EngineStats:
             )
             for (key, sample), request in requests
         ),
-        counters=serving.tally.counters(sum(request.num_preemptions for _, request in requests)),
+        counters=serving.tally.counters(
+            sum(request.num_preemptions for _, request in requests), scheduler.goodput.by_class
+        ),
     )
 
 

@@ -17,9 +17,9 @@ from llmc.runtime.device.protocol import Device, DeviceMemory
 from llmc.runtime.kv.blocks import BlockCopy, BlockManager, BlockTable
 from llmc.runtime.kv.pool_sizes import retentions, size_pools
 from llmc.runtime.kv.prefix import PrefixChain
+from llmc.runtime.loop.batch import Batch, Chunk
 from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.request import Request, TokenHistory
-from llmc.runtime.loop.schedule import Batch, Chunk
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 from llmc.runtime.step.row_sampling import RowSampling
 from tests.runtime import reference_oracle as oracle
