@@ -35,6 +35,11 @@ class Hit:
     whole: tuple[CachedBlock | None, ...]  # None where no group needs the block any more
     partly: tuple[int, ...] | None  # the block to be copied, by group
 
+    def blocks(self, num_groups: int) -> list[list[int]]:
+        """The whole ones, by group."""
+        groups = range(num_groups)
+        return [[NO_BLOCK if entry is None else entry.blocks[group] for entry in self.whole] for group in groups]
+
 
 NOTHING = Hit(0, (), None)
 
