@@ -88,6 +88,7 @@ class Request:
     prefix: PrefixChain | None = None  # None: its blocks are nobody else's
     latency: LatencyClass = LatencyClass.STANDARD
     priority: int = 0  # within its class, higher first
+    token_first: bool = False  # no step of it may begin before it is decided what its last token means
     state: RequestState = RequestState.WAITING
     num_computed: int = 0
     num_preemptions: int = 0
