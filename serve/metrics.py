@@ -130,6 +130,10 @@ class ModelMetrics:
         self._ttft, self._itl, self._tpot = ttft, itl, tpot
         self._e2e, self._decode, self._prompt, self._output, self._n = e2e, decode, prompt, output, n
 
+    def histograms(self) -> dict[str, list[tuple[float, float]]]:
+        """Of TTFT and TPOT: upper bounds in seconds and counts up to them. The last bound, infinity, is left out."""
+        return {name: _buckets(histogram) for name, histogram in (("ttft", self._ttft), ("tpot", self._tpot))}
+
     def begin(self, num_prompt: int, n: int) -> None:
         self._started.inc()
         self._prompt.observe(num_prompt)
@@ -151,6 +155,11 @@ class ModelMetrics:
             self._output.observe(num_tokens)
             if (tpot := timing.tpot(num_tokens)) is not None:
                 self._tpot.observe(tpot)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[float, float]]:
+    samples = [sample for metric in histogram.collect() for sample in metric.samples if sample.name.endswith("_bucket")]
+    return [(float(s.labels["le"]), s.value) for s in samples if s.labels["le"] != "+Inf"]
 
 
 def _usage(facts: EngineFacts, stats: EngineStats) -> float:

@@ -22,6 +22,7 @@ class ServeOptions:
     log_json: bool = False
     restart: bool = False
     otel: bool = False
+    reasoning_in_content: bool = False
     device: str | None = None
     load: LoadOptions = field(default_factory=LoadOptions)
 

@@ -23,7 +23,7 @@ class Service:
     def __init__(self, options: ServeOptions, keys: Sequence[str], listening: socket.socket) -> None:
         self.log = EventLog(options.log_json)
         LibraryLog.take(self.log, "uvicorn", "asyncio")
-        self.server = Server(ApiKeys(keys), Cors(options.origins), self.log)
+        self.server = Server(ApiKeys(keys), Cors(options.origins), self.log, not options.reasoning_in_content)
         if options.otel:
             from llmc.serve.telemetry import Spans
 
@@ -34,6 +34,8 @@ class Service:
 
     def begin(self, process: ServedProcess) -> None:
         self.server.begin(process)
+        for model in self.server.models.values():
+            self.log.event("model", name=model.name, **(model.chat_facts or {}))
 
     async def idle(self) -> None:
         """Until no request is being answered."""

@@ -89,6 +89,11 @@ class Tokenizer:
         """The special tokens as they are spelled in text."""
         return tuple(self._aliases)
 
+    @property
+    def special_spellings(self) -> Mapping[int, str]:
+        """The same by their ids."""
+        return {token_id: token.content for token_id, token in self._special.items()}
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out; ids that no token has are left out too."""
         aliases = self._alias_ids
