@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from llmc.runtime.process.async_engine import AsyncEngine
     from llmc.runtime.process.engine_process import EngineProcess
     from llmc.runtime.step.params import SamplingParams
+    from llmc.runtime.step.scheduling import LatencyClass, LatencyTarget, SchedulingOptions
 
 _HOMES = {
     "AsyncEngine": "process.async_engine",
@@ -24,12 +25,15 @@ _HOMES = {
     "EngineGone": "errors",
     "EngineProcess": "process.engine_process",
     "FinishReason": "loop.request",
+    "LatencyClass": "step.scheduling",
+    "LatencyTarget": "step.scheduling",
     "Output": "loop.results",
     "QueueFull": "errors",
     "RequestError": "errors",
     "RequestHandle": "loop.handle",
     "RuntimeFailure": "errors",
     "SamplingParams": "step.params",
+    "SchedulingOptions": "step.scheduling",
     "StepFailed": "errors",
     "Timing": "loop.results",
     "TokenLogprobs": "loop.results",
@@ -43,12 +47,15 @@ __all__ = [
     "EngineGone",
     "EngineProcess",
     "FinishReason",
+    "LatencyClass",
+    "LatencyTarget",
     "Output",
     "QueueFull",
     "RequestError",
     "RequestHandle",
     "RuntimeFailure",
     "SamplingParams",
+    "SchedulingOptions",
     "StepFailed",
     "Timing",
     "TokenLogprobs",

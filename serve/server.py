@@ -1,10 +1,9 @@
 """The state of a server: its engines by name, whether it takes requests, and which are under way."""
 
 import asyncio
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmc.runtime.errors import ChatTemplateError, RuntimeFailure
 from llmc.runtime.loop.results import TokenLogprobs
@@ -18,6 +17,9 @@ from llmc.serve.metrics import Metrics, ModelMetrics
 from llmc.serve.protocol.delta import ChatParser, PlainParser, Tool
 from llmc.serve.protocol.errors import ApiError, from_failure
 from llmc.serve.protocol.token_texts import TokenTexts
+
+if TYPE_CHECKING:
+    from llmc.serve.telemetry import Spans
 
 INLINE_CHARS = 2000  # texts up to this are tokenised at once: a thread costs more
 
@@ -97,8 +99,8 @@ class Server:
         self.metrics = Metrics()
         self.models: dict[str, Model] = {}
         self.running: set[AnswerStream] = set()
+        self.spans: Spans | None = None
         self._split_reasoning = split_reasoning
-        self.id = secrets.token_hex(4)
         self._process: ServedProcess | None = None
         self._draining = False
 

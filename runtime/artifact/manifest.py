@@ -10,7 +10,8 @@ from llmc.runtime.artifact.bounds import at_least
 from llmc.runtime.artifact.kv_layout import KvLayout
 
 FORMAT = 4
-ABI = 2
+ABI = 3
+ABIS = (2, ABI)  # that are read; engines of 2 have threads of their own
 MAX_LOGPROBS = 20  # alternatives that a row of a step's outputs holds, on every target
 CPU, CUDA = "cpu", "cuda"
 LINE_BYTES = 64  # of a CPU's cache

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmc.runtime.artifact.features import Machine
-from llmc.runtime.artifact.manifest import ABI, CPU, CUDA, Manifest, TargetEntry
+from llmc.runtime.artifact.manifest import ABIS, CPU, CUDA, Manifest, TargetEntry
 from llmc.runtime.errors import AbiMismatch, InvalidParameter, MachineMismatch
 
 
@@ -32,8 +32,11 @@ def choose_target(folder: Path, manifest: Manifest, machine: Machine, device: st
     for target in _cuda_first(wanted, passed_over):
         reason = None if target.kind == CUDA else _cpu_mismatch(target, machine)
         if reason is None:
-            if target.kind == CPU and manifest.abi != ABI:
-                raise AbiMismatch(f"{folder}: step ABI {manifest.abi}, this llmc speaks {ABI}; build the engine again")
+            if target.kind == CPU and manifest.abi not in ABIS:
+                known = " and ".join(map(str, ABIS))
+                raise AbiMismatch(
+                    f"{folder}: step ABI {manifest.abi}, this llmc speaks {known}; build the engine again"
+                )
             return ChosenTarget(target, tuple(passed_over))
         passed_over.append(reason)
     raise MachineMismatch(f"{folder}: {'; '.join(passed_over)}")

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from llmc.runtime.artifact.artifact import Artifact
 from llmc.runtime.cpu.library import CpuStep, LlmcConfig, LlmcKvPool, load_library
 from llmc.runtime.cpu.memory import Pool, available_bytes
+from llmc.runtime.cpu.threads import SharedThreads
 from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
 from llmc.runtime.kv.blocks import BlockCopy
@@ -23,7 +24,14 @@ class CpuDevice:
     Raises EngineError subclasses.
     """
 
-    def __init__(self, artifact: Artifact, limits: StepLimits, num_blocks: Sequence[int], threads: int) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        limits: StepLimits,
+        num_blocks: Sequence[int],
+        threads: int,
+        shared: SharedThreads | None = None,
+    ) -> None:
         self._engine: int | None = None
         self._steps: WeakKeyDictionary[StepBuffers, CpuStep] = WeakKeyDictionary()
         self.limits = limits
@@ -47,6 +55,7 @@ class CpuDevice:
             max_rows=limits.max_rows,
             max_seq_len=limits.max_seq_len,
             num_threads=threads,
+            pool=shared.of(self._library, threads) if shared is not None else None,
         )
         self.memory = DeviceMemory(
             weights_bytes=artifact.weights.data_bytes,

@@ -34,6 +34,7 @@ class LlmcStep(ctypes.Structure):
     )
 
 
+_SHARED_POOLS = 3  # the first ABI whose engines run on a pool that they are given
 _INPUTS = ("token_ids", "positions", "seq_starts", "block_tables", "rows")
 _OUTPUTS = ("out_tokens", "out_logprob", "out_top_ids", "out_top_logprobs")
 
@@ -75,6 +76,7 @@ class LlmcConfig(ctypes.Structure):
         ("max_seq_len", c_int32),
         ("num_threads", c_int32),
         ("padding", c_int32),
+        ("pool", c_void_p),
     )
 
 
@@ -92,6 +94,9 @@ def load_library(file: BinaryIO) -> ctypes.CDLL:
             "llmc_prefill": ((c_void_p, POINTER(LlmcStep)), c_int32),
             "llmc_decode": ((c_void_p, POINTER(LlmcStep)), c_int32),
         }
+        if library.llmc_abi_version() >= _SHARED_POOLS:
+            functions["llmc_pool_create"] = ((c_int32,), c_void_p)
+            functions["llmc_pool_destroy"] = ((c_void_p,), None)
         for name, (arguments, result) in functions.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, result

@@ -5,7 +5,7 @@ A step is a copy of its arrays to the device, a graph launch, a copy back, and o
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from llmc.runtime.artifact.artifact import Artifact
 from llmc.runtime.cuda.buckets import decode_buckets, decode_sizes, prefill_buckets, prefill_sizes, smallest
@@ -40,6 +40,7 @@ class CudaDevice:
         self._died_of: str | None = None
         self._process = os.getpid()  # CUDA's state is this process's: in a fork of it no call of the driver works
         self._under_way = False  # the device may still read or write the step's arrays
+        self._launched = ""  # the last step, in words
         try:
             self._open(artifact, options)
         except CudaError as error:
@@ -87,23 +88,34 @@ class CudaDevice:
             self._logits[entry] = LogitsCopy(logits, resident.addresses.buffer(logits), vocab)
 
     def prefill(self, step: StepBuffers) -> None:
-        bucket = smallest(self._prefill_buckets, step.num_tokens)
-        self._run(PREFILL, step, prefill_sizes(bucket, step.num_rows > 0, self.limits))
+        self.launch_prefill(step)
+        self.wait(step)
 
     def decode(self, step: StepBuffers) -> None:
-        self._run(DECODE, step, decode_sizes(smallest(self._decode_buckets, step.num_seqs), self.limits))
+        self.launch_decode(step)
+        self.wait(step)
+
+    def launch_prefill(self, step: StepBuffers) -> None:
+        bucket = smallest(self._prefill_buckets, step.num_tokens)
+        self._launch(PREFILL, step, prefill_sizes(bucket, step.num_rows > 0, self.limits))
+
+    def launch_decode(self, step: StepBuffers) -> None:
+        self._launch(DECODE, step, decode_sizes(smallest(self._decode_buckets, step.num_seqs), self.limits))
+
+    def wait(self, step: StepBuffers) -> None:
+        with self._usable() as resident:
+            resident.context.synchronize()
+            self._under_way = False
+            resident.outputs.read(step)
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Queued on the stream of the steps; the next step's wait is theirs."""
-        resident = self._usable()
-        try:
-            with resident.context.current():
-                for copy in copies:
-                    pool, size = resident.addresses.kv[copy.group], self._block_bytes[copy.group]
-                    target, source = pool + copy.target * size, pool + copy.source * size
-                    call(driver().cuMemcpyDtoDAsync, target, source, size, resident.context.stream)
-        except CudaError as error:
-            raise self._failed(StepFailed(f"copies of {len(copies)} KV blocks: {error}")) from error
+        with self._usable() as resident:
+            self._launched = f"copies of {len(copies)} KV blocks"
+            for copy in copies:
+                pool, size = resident.addresses.kv[copy.group], self._block_bytes[copy.group]
+                target, source = pool + copy.target * size, pool + copy.source * size
+                call(driver().cuMemcpyDtoDAsync, target, source, size, resident.context.stream)
 
     def close(self) -> None:
         """Wait for what runs, then free everything in order; closing again changes nothing."""
@@ -117,7 +129,9 @@ class CudaDevice:
                 runner.close()
         resident.close()
 
-    def _usable(self) -> Resident:
+    @contextlib.contextmanager
+    def _usable(self) -> Iterator[Resident]:
+        """For calls of the driver, whose errors become StepFailed."""
         resident = self._resident
         if resident is None:
             raise StepFailed("the engine is closed")
@@ -128,34 +142,27 @@ class CudaDevice:
             )
         if self._died_of is not None:
             raise StepFailed(f"the device has failed and must be loaded anew, in a new process: {self._died_of}")
-        return resident
-
-    def _run(self, entry: str, step: StepBuffers, sizes: Sizes) -> None:
-        resident = self._usable()
         try:
             with resident.context.current():
-                self._step(resident, entry, step, sizes)
+                yield resident
         except CudaError as error:
-            text = (
-                f"{entry} of {step.num_tokens} tokens, {step.num_seqs} sequences, {step.num_rows} rows: {error}; "
-                "an engine loaded with serial=True names the kernel"
-            )
+            text = f"{self._launched}: {error}; an engine loaded with serial=True names the kernel"
             raise self._failed(StepFailed(text)) from error
         except StepFailed as error:
             raise self._failed(error) from error.__cause__
 
-    def _step(self, resident: Resident, entry: str, step: StepBuffers, sizes: Sizes) -> None:
-        context, stream = resident.context, resident.context.stream
-        if self._under_way:  # an exception (Ctrl-C) tore the last step before its end
-            context.synchronize()
-        self._under_way = True
-        resident.inputs.send(step, stream)
-        self._entries[entry].run(sizes, stream)
-        resident.outputs.fetch(step, stream)
-        self._logits[entry].fetch(step, stream)
-        context.synchronize()
-        self._under_way = False
-        resident.outputs.read(step)
+    def _launch(self, entry: str, step: StepBuffers, sizes: Sizes) -> None:
+        with self._usable() as resident:
+            counts = f"{step.num_tokens} tokens, {step.num_seqs} sequences, {step.num_rows} rows"
+            self._launched = f"{entry} of {counts}"
+            context, stream = resident.context, resident.context.stream
+            if self._under_way:  # an exception (Ctrl-C) tore the last step before its end
+                context.synchronize()
+            self._under_way = True
+            resident.inputs.send(step, stream)
+            self._entries[entry].run(sizes, stream)
+            resident.outputs.fetch(step, stream)
+            self._logits[entry].fetch(step, stream)
 
     def _failed(self, failure: StepFailed) -> StepFailed:
         """Kernels that fault leave a context in which nothing works any more; a refused call leaves it as it was."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from llmc.runtime.kv.blocks import BlockCopy
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
@@ -42,3 +42,21 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Give back memory and threads; closing again changes nothing."""
+
+
+@runtime_checkable
+class LaunchingDevice(Device, Protocol):
+    """One that computes a step while the host does something else.
+
+    One step is under way at a time: each launch is waited for before the next one. Until then the step's arrays, and
+    the ids they point to, stay as they are.
+    """
+
+    def launch_prefill(self, step: StepBuffers) -> None:
+        """Begin what `prefill` does. Raises StepFailed."""
+
+    def launch_decode(self, step: StepBuffers) -> None:
+        """Begin what `decode` does. Raises StepFailed."""
+
+    def wait(self, step: StepBuffers) -> None:
+        """Until the step that was launched is through and its outputs are in its arrays. Raises StepFailed."""

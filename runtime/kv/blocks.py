@@ -11,11 +11,11 @@ only the cache knows counts as free, and a promise may rest on it.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmc.runtime.kv.cache import NOTHING, Hit, PrefixCache
-from llmc.runtime.kv.counters import BlockUse, CacheCounters, PoolMap
+from llmc.runtime.kv.counters import CacheCounters, PoolMap
 from llmc.runtime.kv.integrity import check_cache, check_pool
 from llmc.runtime.kv.pool import Pool
 from llmc.runtime.kv.prefix import PrefixChain
@@ -81,6 +81,17 @@ class BlockManager:
                 window = f" of the window {pool.retention.window}" if pool.windowed else ""
                 return f"{needed} KV blocks; the pool{window} has {has}" + ("" if now else " tokens")
         return None
+
+    def fits_without(self, tables: Iterable[BlockTable], num_tokens: int) -> bool:
+        """Whether there is sure to be room for another `num_tokens` positions once these tables are freed."""
+        tables = list(tables)
+        for group, pool in enumerate(self._pools):
+            freed = sum(table._claims[group] - table.num_held(group) for table in tables)
+            for table in tables:
+                freed += sum(pool.references[block] == 1 for block in table._blocks[group][table._first[group] :])
+            if pool.retention.most_blocks(0, num_tokens) > pool.spare + freed:
+                return False
+        return True
 
     def awaits(self, prefix: PrefixChain) -> bool:
         """Whether a live table is computing the blocks behind those that `allocate` would find.
@@ -187,7 +198,7 @@ class BlockManager:
 
     def occupancy(self) -> tuple[PoolMap, ...]:
         """What every block of every pool is used for."""
-        return tuple(PoolMap(bytes(map(_use, pool.references, pool.cached))) for pool in self._pools)
+        return tuple(PoolMap(pool.uses()) for pool in self._pools)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is free, cached or referenced as often as tables hold it, every
@@ -228,9 +239,3 @@ class BlockManager:
 
 def _blocks(hit: Hit, group: int) -> list[int]:
     return [NO_BLOCK if entry is None else entry.blocks[group] for entry in hit.whole]
-
-
-def _use(references: int, cached: object) -> BlockUse:
-    if references:
-        return BlockUse.SHARED if references > 1 else BlockUse.HELD
-    return BlockUse.FREE if cached is None else BlockUse.CACHED

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from llmc.runtime.artifact.artifact import Artifact
 from llmc.runtime.artifact.features import Machine
 from llmc.runtime.device.protocol import Device
-from llmc.runtime.errors import InvalidParameter, RuntimeFailure, StepFailed
+from llmc.runtime.errors import InvalidParameter, QueueFull, RuntimeFailure, StepFailed
 from llmc.runtime.loop.core import EngineCore
 from llmc.runtime.loop.delivery import Delivery
 from llmc.runtime.loop.handle import Live, RequestHandle
@@ -30,6 +30,7 @@ from llmc.runtime.loop.results import Completion, Output
 from llmc.runtime.loop.turns import Turns
 from llmc.runtime.step.limits import LoadOptions
 from llmc.runtime.step.params import SamplingParams
+from llmc.runtime.step.scheduling import LatencyClass, SchedulingOptions
 from llmc.runtime.text.answer import Answer
 from llmc.runtime.text.chat import ChatTemplate, FittedChat, Message
 from llmc.runtime.text.model_text import ModelText
@@ -70,6 +71,7 @@ class Engine:
         device: str | None = None,
         serial: bool = False,
         prefix_cache: bool = True,
+        scheduling: SchedulingOptions | None = None,
         machine: Machine | None = None,
     ) -> "Engine":
         """Check an engine folder, map its weights, get its device ready.
@@ -80,9 +82,13 @@ class Engine:
         to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
         target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. With
         `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. Without `prefix_cache`
-        no request finds what an earlier one computed. Raises EngineError subclasses, InvalidParameter.
+        no request finds what an earlier one computed. `scheduling`: targets of latency, bounds of the queue. Raises
+        EngineError subclasses, InvalidParameter.
         """
-        options = LoadOptions(max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial, prefix_cache)
+        scheduling = scheduling or SchedulingOptions()
+        options = LoadOptions(
+            max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial, prefix_cache, scheduling
+        )
         texts: list[ModelText] = []
         core = EngineCore.load(
             Path(path), options, machine, device, lambda artifact: texts.append(ModelText.load(artifact))
@@ -119,8 +125,10 @@ class Engine:
         if len(each) != len(prompts):
             raise InvalidParameter(f"{len(prompts)} prompts but {len(each)} sampling parameters")
         ids = [self._checked_prompt(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
-        handles = [self.submit(prompt, one, salt=salt) for prompt, one in zip(ids, each, strict=True)]
+        handles: list[RequestHandle] = []
         try:
+            for prompt, one in zip(ids, each, strict=True):
+                handles.append(self._submit_in_time(prompt, one, salt))
             return [handle.result() for handle in handles]
         finally:
             for handle in handles:
@@ -133,24 +141,36 @@ class Engine:
         *,
         on_output: Callable[[Output], None] | None = None,
         salt: str = "",
+        latency: str = "standard",
+        priority: int = 0,
         **fields: Any,
     ) -> RequestHandle:
         """Queue one request. Iterate the handle for its outputs as they come, or let `step` call `on_output`.
 
         Keys and values of a prefix that an earlier request of the same `salt` computed are not computed again.
-
-        Raises RequestError. An exception that `on_output` raises ends that request alone.
+        `latency` is its class, interactive, standard or batch; a higher `priority` goes first within it. Raises
+        RequestError; it is QueueFull if too many wait. An exception that `on_output` raises ends that request alone.
         """
         params = self.sampling(params, **fields)
         ids = self._checked_prompt(prompt, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
-        request = self.core.request(ids, params, seed, salt=salt)
+        urgency = LatencyClass.named(latency)
+        request = self.core.request(ids, params, seed, salt=salt, latency=urgency, priority=priority)
         answer = Answer(params, self.tokenizer, ids)
         with self._change():
             self.core.add(request)
             live = Live(request, answer, params, seed, on_output)
             self._live[request] = live
         return RequestHandle(live, self.step, lambda: self._cancel(request))
+
+    def _submit_in_time(self, prompt: Prompt, params: SamplingParams, salt: str) -> RequestHandle:
+        """Once the queue has room, for whose sake steps are run."""
+        while True:
+            try:
+                return self.submit(prompt, params, salt=salt)
+            except QueueFull:
+                if not self.step():
+                    raise
 
     def step(self) -> bool:
         """Run one step; False if there is nothing to do.

@@ -1,6 +1,6 @@
 """From a batch of requests to the arrays of a step."""
 
-from llmc.runtime.loop.schedule import Batch, Chunk
+from llmc.runtime.loop.batch import Batch, Chunk
 from llmc.runtime.step.arrays import StepBuffers
 
 

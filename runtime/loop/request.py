@@ -1,7 +1,7 @@
 """One request as the scheduler sees it: its tokens, how many of them are in the KV cache, and its state."""
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from llmc.runtime.kv.blocks import BlockTable
 from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.step.row_sampling import RowSampling
+from llmc.runtime.step.scheduling import RANK, LatencyClass
 
 
 class RequestState(Enum):
@@ -73,9 +74,9 @@ class Ends:
 
 @dataclass(eq=False)
 class Request:
-    """Mutable state of one sequence. The scheduler owns `state`, `blocks` and `num_computed`.
+    """Mutable state of one sequence. The scheduler owns what follows `priority`.
 
-    `arrival` orders requests: the oldest is served first, the youngest is preempted first.
+    `arrival` numbers requests in the order in which they came: no two that are queued have the same.
     """
 
     arrival: int
@@ -85,12 +86,22 @@ class Request:
     ends: Ends = Ends()
     num_logprobs: int | None = None  # None: no log-probabilities are wanted
     prefix: PrefixChain | None = None  # None: its blocks are nobody else's
+    latency: LatencyClass = LatencyClass.STANDARD
+    priority: int = 0  # within its class, higher first
+    token_first: bool = False  # no step of it may begin before it is decided what its last token means
     state: RequestState = RequestState.WAITING
     num_computed: int = 0
     num_preemptions: int = 0
     num_cached: int = 0  # prompt tokens that the prefix cache had when it was first admitted
     blocks: BlockTable | None = None
     finish_reason: FinishReason | None = None
+    submitted: float = 0.0
+    first_token: float | None = None  # when it was computed
+    due: float = 0.0  # when its prompt must be begun, or gone on with, to meet its target
+    rank: int = field(init=False)  # of its class: smaller is more urgent
+
+    def __post_init__(self) -> None:
+        self.rank = RANK[self.latency]
 
     @property
     def num_output(self) -> int:

@@ -1,6 +1,6 @@
 """Logits and log-probabilities of given sequences: for verifying an engine, and for scoring text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class Scorer:
             result[positions] = self._chosen(token_ids, positions, self._log_softmax(positions, logits))
         return result
 
-    def entries(self, token_ids: Sequence[int], top: int) -> Iterator[list[TokenLogprobs]]:
+    def entries(self, token_ids: Sequence[int], top: int) -> Generator[list[TokenLogprobs]]:
         """As `score` a step at a time, with the `top` best ids in the place of each token.
 
         An empty list says that there are no blocks for it at the moment.

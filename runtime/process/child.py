@@ -13,9 +13,11 @@ import signal
 import socket
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from llmc.runtime.artifact.strict_json import to_plain
+from llmc.runtime.cpu.threads import SharedThreads
 from llmc.runtime.errors import RuntimeFailure
 from llmc.runtime.loop.core import EngineCore
 from llmc.runtime.process.child_loop import ChildLoop, ParentGone
@@ -23,6 +25,7 @@ from llmc.runtime.process.frames import BrokenFrame, Frames, Message, frame
 from llmc.runtime.process.loaded import facts_of
 from llmc.runtime.process.serving import Serving
 from llmc.runtime.process.wire import Start, plain_failure, read_as
+from llmc.runtime.step.scheduling import ENDLESS, SchedulingOptions
 
 _PR_SET_PDEATHSIG = 1
 
@@ -62,7 +65,8 @@ def serve(link: socket.socket) -> int:
     with contextlib.ExitStack() as stack:
         try:
             start = read_as(Start, messages[0][1])
-            servings = {name: load(folder, start, stack) for name, folder in start.folders.items()}
+            threads = stack.enter_context(SharedThreads())  # closed after the engines
+            servings = {name: load(folder, start, threads, stack) for name, folder in start.folders.items()}
         except RuntimeFailure as error:
             link.sendall(frame("refused", plain_failure(error)))
             return 2
@@ -75,9 +79,12 @@ def serve(link: socket.socket) -> int:
         return ChildLoop(link, frames, [serving for serving, _ in servings.values()]).run()
 
 
-def load(folder: str, start: Start, stack: contextlib.ExitStack) -> tuple[Serving, float]:
+def load(folder: str, start: Start, threads: SharedThreads, stack: contextlib.ExitStack) -> tuple[Serving, float]:
     """An engine after its first good steps, and what one takes. Raises EngineError, InvalidParameter, StepFailed."""
-    core = EngineCore.load(Path(folder), start.options, device=start.device)
+    # the parent counts who waits, and refuses
+    scheduling = replace(start.options.scheduling or SchedulingOptions(), max_queued=ENDLESS, max_queued_tokens=ENDLESS)
+    options = replace(start.options, scheduling=scheduling)
+    core = EngineCore.load(Path(folder), options, device=start.device, threads=threads)
     stack.callback(core.close)
     return Serving(core), core.warm_up()
 

@@ -13,6 +13,7 @@ from llmc.runtime.loop.request import FinishReason, Request
 from llmc.runtime.loop.results import TokenLogprobs
 from llmc.runtime.process.tally import Tally
 from llmc.runtime.process.wire import Row, Submission, unpack_ids
+from llmc.runtime.step.scheduling import LatencyClass
 
 Name = tuple[int, int]  # of a request: the parent's key, and which sample of it
 ScoreEntries = list[TokenLogprobs]
@@ -41,16 +42,19 @@ class Serving:
             ids = unpack_ids(one.ids)
             self.core.check(ids, one.params)
             assert one.params.seed is not None
-            requests = [self.core.request(ids, one.params, one.params.seed, sample) for sample in samples]
-            for sample, request in enumerate(requests):
-                self.core.add(request)
-                self.requests[one.key, sample] = request
-                self._names[request] = (one.key, sample)
-                self.tally.started += 1
+            seed, latency = one.params.seed, LatencyClass.named(one.latency)
+            requests = [
+                self.core.request(ids, one.params, seed, sample, one.salt, latency=latency, priority=one.priority)
+                for sample in samples
+            ]
+            self.core.add(*requests)
         except Exception as error:
             self.tally.refused += 1
-            self.abort(one.key, FinishReason.ERROR)
             return [_failed((one.key, sample), _as_failure(error)) for sample in samples]
+        for sample, request in enumerate(requests):
+            self.requests[one.key, sample] = request
+            self._names[request] = (one.key, sample)
+            self.tally.started += 1
         self.submissions[one.key] = one
         return []
 

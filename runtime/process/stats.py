@@ -62,7 +62,8 @@ class Counters:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     steps: int = 0
-    goodput: Mapping[str, int] = field(default_factory=dict)  # by latency class: requests within their targets
+    answered: Mapping[str, int] = field(default_factory=dict)  # by latency class: requests that ended by themselves
+    goodput: Mapping[str, int] = field(default_factory=dict)  # by latency class: those of them within their targets
 
 
 @dataclass(frozen=True)

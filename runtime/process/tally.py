@@ -1,10 +1,13 @@
 """What an engine has done since it was loaded, in numbers."""
 
 from collections import Counter
+from collections.abc import Mapping
 
+from llmc.runtime.loop.batch import Batch
+from llmc.runtime.loop.goodput import Goodput
 from llmc.runtime.loop.request import FinishReason, Request
-from llmc.runtime.loop.schedule import Batch
 from llmc.runtime.process.stats import Counters, StepStats
+from llmc.runtime.step.scheduling import LatencyClass
 
 _ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -33,7 +36,7 @@ class Tally:
         self._ends[reason] += 1
         self._preempted += request.num_preemptions
 
-    def counters(self, running_preempted: int) -> Counters:
+    def counters(self, running_preempted: int, goodput: Mapping[LatencyClass, Goodput]) -> Counters:
         """`running_preempted`: preemptions of those that have not ended."""
         return Counters(
             started=self.started,
@@ -45,4 +48,6 @@ class Tally:
             prompt_tokens=self._prompt_tokens,
             generated_tokens=self._generated_tokens,
             steps=self.steps,
+            answered={one.value: good.finished for one, good in goodput.items()},
+            goodput={one.value: good.met for one, good in goodput.items()},
         )

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import llmc.runtime.errors as errors
 from llmc.runtime.artifact.strict_json import JsonMismatch, from_plain
-from llmc.runtime.errors import EngineGone, RuntimeFailure
+from llmc.runtime.errors import EngineGone, QueueFull, RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import TokenLogprobs
 from llmc.runtime.process.frames import BrokenFrame, Message
@@ -133,6 +133,8 @@ def _row(four: Sequence[int], chosen: Sequence[Any] | None, end: Sequence[Any] |
 
 
 def plain_failure(error: RuntimeFailure | None) -> list[Any] | None:
+    if isinstance(error, QueueFull):
+        return [type(error).__name__, str(error), error.retry_after]
     return None if error is None else [type(error).__name__, str(error)]
 
 
@@ -140,8 +142,8 @@ def read_failure(plain: Sequence[Any] | None) -> RuntimeFailure | None:
     """The very class it had, with the very message."""
     if plain is None:
         return None
-    name, text = plain
-    return _FAILURES.get(name, EngineGone)(text)
+    name, *arguments = plain
+    return _FAILURES.get(name, EngineGone)(*arguments)
 
 
 def plain_logprobs(entries: Sequence[TokenLogprobs]) -> Message:

@@ -1,6 +1,6 @@
 """Run-time values within the envelope an engine was built for: checked, defaulted, and turned into sizes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmc.runtime.artifact.bounds import plain
 from llmc.runtime.artifact.kv_layout import KvLayout
@@ -8,6 +8,7 @@ from llmc.runtime.artifact.manifest import Manifest, TargetEntry
 from llmc.runtime.errors import InvalidParameter, NotEnoughMemory
 from llmc.runtime.kv.pool_sizes import size_pools
 from llmc.runtime.step.arrays import StepLimits
+from llmc.runtime.step.scheduling import SchedulingOptions
 
 _MAX_KV_BYTES = 1 << 50
 
@@ -24,6 +25,7 @@ class LoadOptions:
     kv_memory: int | None = None
     serial: bool = False
     prefix_cache: bool = True
+    scheduling: SchedulingOptions = field(default_factory=SchedulingOptions)
 
 
 def plan_step(manifest: Manifest, target: TargetEntry, options: LoadOptions) -> StepLimits:

@@ -111,6 +111,11 @@ class SamplingParams:
             _range(f"logit_bias[{token}]", biases[token], -MAX_BIAS, MAX_BIAS)
         object.__setattr__(self, "logit_bias", MappingProxyType(biases))
 
+    @property
+    def penalises(self) -> bool:
+        """Whether what can be chosen depends on what was."""
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
     def check_vocabulary(self, num_valid_tokens: int) -> None:
         """Raises InvalidParameter for an id that the model's vocabulary lacks."""
         for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):

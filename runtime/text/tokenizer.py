@@ -23,6 +23,7 @@ from llmc.runtime.errors import EngineError, InvalidParameter, ManifestInvalid
 
 # Noncharacters of Unicode: never text that is interchanged.
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
+_LONG_TEXT = 4096  # characters
 
 
 class Tokenizer:
@@ -127,7 +128,10 @@ class Tokenizer:
         if not isinstance(text, str):
             raise InvalidParameter(f"a text is a str, got {type(text).__name__}")
         try:
-            encoding = inner.encode(text, add_special_tokens=False)
+            if len(text) < _LONG_TEXT:
+                encoding = inner.encode(text, add_special_tokens=False)
+            else:  # the library lets other threads run only while it encodes several
+                (encoding,) = inner.encode_batch([text], add_special_tokens=False)
         except (TypeError, UnicodeError) as error:
             raise InvalidParameter("the text holds lone surrogates, which are no Unicode characters") from error
         ids: list[int] = []

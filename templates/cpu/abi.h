@@ -4,15 +4,16 @@
 #pragma once
 #include <stdint.h>
 
-#define LLMC_ABI_VERSION 2
+#define LLMC_ABI_VERSION 3
 #define LLMC_MAX_LOGPROBS 20
 #define LLMC_NO_BLOCK (-1)  // a block table's entry whose block was given back; never read
 
 extern "C" {
 
 // How one row's next token is chosen. Order: repetition, presence and frequency penalties over `history`, bias,
-// then temperature, top-k, top-p, min-p, then one draw. temperature == 0 is greedy: the largest logit after penalties
-// and bias, the lowest id on ties. Log-probabilities are of the raw logits, before all of this.
+// then temperature, top-k, top-p, min-p, then a race of the tokens that are left. temperature == 0 is greedy: the
+// largest logit after penalties and bias, the lowest id on ties. Log-probabilities are of the raw logits, before all
+// of this.
 struct LlmcSampling {
   float temperature;           // >= 0
   float top_p;                 // (0, 1]; 1 = off
@@ -22,7 +23,7 @@ struct LlmcSampling {
   float frequency_penalty;     // 0 = off (output tokens)
   int32_t top_k;               // 0 = off
   int32_t num_logprobs;        // 0..LLMC_MAX_LOGPROBS alternatives wanted beside the chosen token
-  uint64_t seed;               // random numbers are Philox4x32-10 keyed by (seed, sample_index, position)
+  uint64_t seed;               // tokens race with times drawn for (seed, sample_index, position, id): race.h
   uint32_t sample_index;       // which of a request's n samples this row belongs to
   uint32_t position;           // position in the sequence of the token being chosen
   const int32_t* history;      // [history_len] ids of the sequence so far: prompt, then output
@@ -56,6 +57,7 @@ struct LlmcStep {
 };
 
 struct LlmcEngine;
+struct LlmcPool;  // threads that several engines of a process may run on, one at a time
 
 // The KV blocks of one group: attention layers that keep the same positions.
 struct LlmcKvPool {
@@ -73,14 +75,17 @@ struct LlmcConfig {
   int32_t max_seq_len;     // largest position + 1
   int32_t num_threads;     // >= 1; results do not depend on it
   int32_t padding;
+  LlmcPool* pool;          // num_threads threads, made by any engine's library of this ABI; null: the engine's own
 };
 
 uint32_t llmc_abi_version(void);
 int32_t llmc_kv_groups(void);
 int64_t llmc_kv_block_bytes(int32_t group);             // bytes of one block, all layers of the group
 int64_t llmc_arena_bytes(const LlmcConfig*);            // scratch that llmc_create will take
-LlmcEngine* llmc_create(const LlmcConfig*);             // starts num_threads - 1 threads; null: out of memory
-void llmc_destroy(LlmcEngine*);                         // joins them
+LlmcPool* llmc_pool_create(int32_t num_threads);        // starts num_threads - 1 threads; null: refused
+void llmc_pool_destroy(LlmcPool*);                      // joins them; after the engines that run on it
+LlmcEngine* llmc_create(const LlmcConfig*);             // without a pool makes one; null: out of memory
+void llmc_destroy(LlmcEngine*);                         // and of the pool that it made
 int32_t llmc_prefill(LlmcEngine*, const LlmcStep*);     // any mix of chunks and single tokens; 0 = done
 int32_t llmc_decode(LlmcEngine*, const LlmcStep*);      // every sequence has exactly one token, which is sampled
 

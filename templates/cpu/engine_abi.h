@@ -43,13 +43,17 @@ LLMC_EXPORT int32_t llmc_kv_groups(void) { return llmc::KV_GROUPS; }
 LLMC_EXPORT int64_t llmc_kv_block_bytes(int32_t group) { return llmc::KV_BLOCK_BYTES[group]; }
 LLMC_EXPORT int64_t llmc_arena_bytes(const LlmcConfig* config) { return llmc::arena_layout(*config).end; }
 
+LLMC_EXPORT LlmcPool* llmc_pool_create(int32_t num_threads) { return (LlmcPool*)llmc::pool_create(num_threads); }
+LLMC_EXPORT void llmc_pool_destroy(LlmcPool* pool) { llmc::pool_destroy((llmc::Pool*)pool); }
+
 LLMC_EXPORT LlmcEngine* llmc_create(const LlmcConfig* config) {
   const llmc::ArenaLayout a = llmc::arena_layout(*config);
   LlmcEngine* engine = (LlmcEngine*)calloc(1, sizeof(LlmcEngine));
   uint8_t* arena = (uint8_t*)aligned_alloc(64, (size_t)a.end);
-  llmc::Pool* pool = llmc::pool_create(config->num_threads);
+  llmc::Pool* given = (llmc::Pool*)config->pool;
+  llmc::Pool* pool = given ? llmc::pool_share(given, config->num_threads) : llmc::pool_create(config->num_threads);
   if (!engine || !arena || !pool) {
-    if (pool) llmc::pool_destroy(pool);
+    if (!given) llmc::pool_destroy(pool);
     free(arena);
     free(engine);
     return nullptr;
@@ -69,7 +73,7 @@ LLMC_EXPORT LlmcEngine* llmc_create(const LlmcConfig* config) {
 }
 
 LLMC_EXPORT void llmc_destroy(LlmcEngine* engine) {
-  llmc::pool_destroy(engine->pool);
+  if (!engine->config.pool) llmc::pool_destroy(engine->pool);
   free(engine->arena);
   free(engine);
 }

@@ -162,6 +162,15 @@ inline Pool* pool_create(int num_threads) {
   return pool;
 }
 
+// A pool for one more engine, whose scratch is for so many threads. Null: it has others, or (AMX targets) tile registers
+// are refused. Its threads may have been started by an engine that has no use for those.
+inline Pool* pool_share(Pool* pool, int num_threads) {
+#if defined(LLMC_AMX)
+  if (!allow_tiles()) return nullptr;
+#endif
+  return pool->count == num_threads ? pool : nullptr;
+}
+
 inline void pool_run(Pool* pool, Step step, void* args) {
   pool->step = step;
   pool->args = args;

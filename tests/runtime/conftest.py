@@ -35,10 +35,12 @@ def reference_library(build_reference: Callable[[Windows], Path]) -> Path:
 @pytest.fixture(scope="session")
 def build_reference(cxx: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Windows], Path]:
     """build_reference(windows) -> the reference device with a KV group for each window."""
-    return functools.cache(lambda windows: _compile_reference(cxx, windows, tmp_path_factory.mktemp("reference")))
+    return functools.cache(lambda windows: compile_reference(cxx, windows, tmp_path_factory.mktemp("reference")))
 
 
-def _compile_reference(cxx: list[str], windows: Windows, folder: Path) -> Path:
+def compile_reference(
+    cxx: list[str], windows: Windows, folder: Path, headers: Path = engine_folders.ABI_FOLDER
+) -> Path:
     library = folder / "model.so"
     names = ("VOCAB", "NUM_VALID", "BLOCK_TOKENS", "POISON", "NAP", "STUCK")
     defines = [f"-D{name}={getattr(reference_oracle, name)}" for name in names]
@@ -50,7 +52,7 @@ def _compile_reference(cxx: list[str], windows: Windows, folder: Path) -> Path:
         "-shared",
         "-fPIC",
         *defines,
-        f"-I{engine_folders.ABI_FOLDER}",
+        f"-I{headers}",
         str(source),
         "-o",
         str(library),

@@ -25,6 +25,12 @@ struct Slot {
 static const int windows[] = {WINDOWS};
 constexpr int GROUPS = sizeof windows / sizeof windows[0];
 
+#if LLMC_ABI_VERSION >= 3
+struct LlmcPool {
+  int32_t num_threads;
+};
+#endif
+
 struct LlmcEngine {
   LlmcConfig config;
   std::vector<LlmcKvPool> kv;
@@ -112,12 +118,15 @@ static int32_t choose(const LlmcSampling& q, const float* raw) {
   double kept = 0;
   size_t m = 0;
   while (m < n && kept < q.top_p * total) kept += p[m++];
-  while (m > 1 && p[m - 1] < q.min_p * p[0]) kept -= p[--m];
-  uint64_t r = mix(mix(mix(q.seed) ^ q.sample_index) ^ q.position);
-  double u = (double)(r >> 11) / 9007199254740992.0 * kept, sum = 0;
-  for (size_t i = 0; i < m; ++i)
-    if ((sum += p[i]) > u) return order[i];
-  return order[m - 1];
+  while (m > 1 && p[m - 1] < q.min_p * p[0]) --m;
+  const uint64_t row = mix(mix(mix(q.seed) ^ q.sample_index) ^ q.position);
+  int first = -1;
+  double least = INFINITY;
+  for (size_t i = 0; i < m; ++i) {
+    double time = -log(((mix(row ^ order[i]) >> 12) + 0.5) / 4503599627370496.0) / p[i];
+    if (time < least || (time == least && order[i] < first)) first = order[i], least = time;
+  }
+  return first;
 }
 
 static void log_probs(const LlmcStep* s, int row, const float* logits, int32_t chosen, int count) {
@@ -180,7 +189,16 @@ uint32_t llmc_abi_version(void) { return LLMC_ABI_VERSION; }
 int32_t llmc_kv_groups(void) { return GROUPS; }
 int64_t llmc_kv_block_bytes(int32_t group) { return block_bytes(group); }
 int64_t llmc_arena_bytes(const LlmcConfig*) { return VOCAB * sizeof(float); }
+#if LLMC_ABI_VERSION >= 3  // test_previous_abi.py compiles it for the one before as well
+// Steps run in the caller's thread alone; of a pool only what is promised of it is checked.
+LlmcPool* llmc_pool_create(int32_t num_threads) { return new LlmcPool{num_threads}; }
+void llmc_pool_destroy(LlmcPool* pool) { delete pool; }
+static bool pool_fits(const LlmcConfig* c) { return !c->pool || c->pool->num_threads == c->num_threads; }
+#else
+static bool pool_fits(const LlmcConfig*) { return true; }
+#endif
 LlmcEngine* llmc_create(const LlmcConfig* c) {
+  if (!pool_fits(c)) return nullptr;
   if (!c->weights || (uintptr_t)c->weights % 64) return nullptr;
   LlmcEngine* e = new LlmcEngine{*c, {c->kv, c->kv + GROUPS}, 0};
   memcpy(&e->salt, c->weights, sizeof e->salt);

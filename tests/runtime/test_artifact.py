@@ -322,7 +322,7 @@ def test_a_kind_that_the_engine_lacks(make_engine: MakeEngine) -> None:
 def test_an_abi_mismatch_comes_before_files(make_engine: MakeEngine) -> None:
     folder = make_engine(abi=ABI + 1)
     (folder / "weights.safetensors").unlink()
-    refuse(folder, AbiMismatch, f"step ABI {ABI + 1}, this llmc speaks {ABI}")
+    refuse(folder, AbiMismatch, f"step ABI {ABI + 1}, this llmc speaks {ABI - 1} and {ABI}")
 
 
 def test_a_library_that_disagrees_with_its_manifest(make_engine: MakeEngine) -> None:

@@ -2,31 +2,65 @@
 
 from __future__ import annotations
 
-import os
 import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from llmc.runtime.errors import PromptTooLong
-from llmc.runtime.kv.blocks import NO_BLOCK, BlockManager
+from llmc.runtime.kv.blocks import NO_BLOCK, BlockCopy, BlockManager
+from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.kv.retention import Retention
+from llmc.runtime.loop.batch import Batch, Chunk
 from llmc.runtime.loop.request import FinishReason, Request, RequestState, TokenHistory
-from llmc.runtime.loop.schedule import Batch, Chunk, Scheduler
+from llmc.runtime.loop.schedule import Scheduler
+from llmc.runtime.loop.urgency import SPARED
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.step.row_sampling import RowSampling
+from llmc.runtime.step.scheduling import LatencyClass, LatencyTarget, SchedulingOptions
 from tests.runtime.engine_folders import Windows
 
-# block_tokens, (window, blocks) of each group, max_batch, max_tokens, max_seq_len,
-# (step, prompt, output) of each arrival, (step, index) of each cancellation
-Trace = tuple[int, list[tuple[int | None, int]], int, int, int, list[tuple[int, int, int]], list[tuple[int, int]]]
-TRACES = int(os.environ.get("LLMC_TEST_TRACES", "10000"))
 ROW = RowSampling(SamplingParams(), 0, 1, ())
+CLASSES = list(LatencyClass)
 
 
-def request(arrival: int, prompt_len: int) -> Request:
-    return Request(arrival, TokenHistory([arrival % 1000] * prompt_len), prompt_len, ROW)
+@dataclass(frozen=True)
+class Arrival:
+    """Of a trace: the step in which it comes, what it asks, and when it is cancelled, if it is."""
+
+    step: int
+    prompt_len: int
+    output_len: int
+    latency: LatencyClass
+    priority: int
+    cancelled: int | None
+    family: int  # of prompts that begin alike; 0: alone
+
+
+@dataclass(frozen=True)
+class Trace:
+    block_tokens: int
+    groups: list[tuple[int | None, int]]  # window, blocks
+    max_batch: int
+    max_tokens: int
+    max_seq_len: int
+    options: SchedulingOptions
+    arrivals: list[Arrival]
+    seed: int  # of how long steps take
+
+
+def request(
+    arrival: int,
+    prompt: int | Sequence[int],
+    latency: LatencyClass = LatencyClass.STANDARD,
+    priority: int = 0,
+    root: bytes | None = None,
+) -> Request:
+    """Of a prompt of so many ids, or of these, and shared with others of the same `root`."""
+    history = TokenHistory([arrival % 1000] * prompt if isinstance(prompt, int) else prompt)
+    prefix = None if root is None else PrefixChain(history, root)
+    return Request(arrival, history, len(history), ROW, prefix=prefix, latency=latency, priority=priority)
 
 
 def blocks(*num_blocks: int, block_tokens: int = 4, step_tokens: int = 32, windows: Windows = (None,)) -> BlockManager:
@@ -34,32 +68,50 @@ def blocks(*num_blocks: int, block_tokens: int = 4, step_tokens: int = 32, windo
 
 
 class Cache:
-    """What the device's pools would hold: group, block, slot -> (request, position); two writers are caught."""
+    """What the device's pools would hold: group, block, slot -> what the keys and values there depend on, which is the
+    root and all ids so far. Two writers of a slot in a step are caught, and so is a shared block that is written."""
 
     def __init__(self, block_tokens: int, windows: Windows) -> None:
         self.block_tokens = block_tokens
         self.windows = windows
-        self.slots: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.slots: dict[tuple[int, int, int], int] = {}
+        self.contents: dict[Request, list[int]] = {}
 
     def place(self, chunk: Chunk, group: int, position: int) -> tuple[int, int, int]:
         block = chunk.blocks.block_ids(group)[position // self.block_tokens]
         assert block != NO_BLOCK, "a block that is needed was given back"
         return group, block, position % self.block_tokens
 
+    def content(self, one: Request) -> list[int]:
+        """Of each position."""
+        known = self.contents.setdefault(one, [hash(one.prefix.root if one.prefix else one.arrival)])
+        for token in one.tokens.ids[len(known) - 1 :].tolist():
+            known.append(hash((known[-1], token)))
+        return known[1:]
+
+    def copy(self, copies: Sequence[BlockCopy]) -> None:
+        for copy in copies:
+            for slot in range(self.block_tokens):
+                if (content := self.slots.get((copy.group, copy.source, slot))) is not None:
+                    self.slots[copy.group, copy.target, slot] = content
+
     def run(self, batch: Batch) -> None:
         written = set()
         for chunk in batch.chunks:
-            end = chunk.start + chunk.count
-            for group, window in enumerate(self.windows):
+            end, content = chunk.start + chunk.count, self.content(chunk.request)
+            for group in range(len(self.windows)):
                 for position in range(chunk.start, end):
                     slot = self.place(chunk, group, position)
                     assert slot not in written, "two writers of one slot in a step"
                     written.add(slot)
-                    self.slots[slot] = chunk.request.arrival, position
+                    self.slots[slot] = content[position]
+        for chunk in batch.chunks:
+            end, content = chunk.start + chunk.count, self.content(chunk.request)
+            for group, window in enumerate(self.windows):
                 first = 0 if window is None else max(0, chunk.start - window + 1)
                 for position in range(first, end):
                     slot = self.place(chunk, group, position)
-                    assert self.slots[slot] == (chunk.request.arrival, position), "another request's position is read"
+                    assert self.slots[slot] == content[position], "what is read is another sequence's"
                 behind = chunk.blocks.block_ids(group)[: first // self.block_tokens]
                 assert set(behind) <= {NO_BLOCK}, "a block behind the window is held"
 
@@ -74,106 +126,171 @@ def least_blocks(window: int | None, block_tokens: int, max_tokens: int, length:
     return most
 
 
-@st.composite
-def traces(draw: st.DrawFn) -> Trace:
-    block_tokens = draw(st.integers(1, 5))
-    groups = draw(st.lists(st.tuples(st.none() | st.integers(1, 25), st.integers(2, 30)), min_size=1, max_size=3))
-    max_batch = draw(st.integers(1, 6))
-    max_tokens = draw(st.integers(max_batch, max_batch + 12))
-    max_seq_len = draw(st.integers(2, 60))
-    arrivals = draw(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(1, 30)), max_size=10))
-    cancels = draw(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4))
-    return block_tokens, groups, max_batch, max_tokens, max_seq_len, arrivals, cancels
-
-
 def random_trace(rng: random.Random) -> Trace:
-    """The same shapes as `traces`, without hypothesis' cost per example."""
+    """Small pools and many requests of all classes, so that most traces preempt and many starve someone, if anything
+    can."""
     max_batch = rng.randint(1, 6)
-    return (
+    # targets that are missed by all, met by all, and in between: a step takes about 0.01
+    targets = {
+        one.value: LatencyTarget(10 ** rng.uniform(-2, 1), 10 ** rng.uniform(-3, 0), 1.5) for one in LatencyClass
+    }
+    return Trace(
         rng.randint(1, 5),
         [(rng.choice([None, rng.randint(1, 25)]), rng.randint(2, 30)) for _ in range(rng.randint(1, 3))],
         max_batch,
         rng.randint(max_batch, max_batch + 12),
         rng.randint(2, 60),
-        [(rng.randint(0, 12), rng.randint(1, 30), rng.randint(1, 20)) for _ in range(rng.randint(0, 7))],
-        [(rng.randint(0, 40), rng.randint(0, 9)) for _ in range(rng.randint(0, 4))],
+        SchedulingOptions(targets, 2048, 1 << 20, rng.random() < 0.9, rng.random() < 0.9, paged=rng.random() < 0.9),
+        [
+            Arrival(
+                rng.randint(0, 12),
+                rng.randint(1, 30),
+                rng.randint(1, 20),
+                rng.choice(CLASSES),
+                rng.choice([0, 0, 0, 3, -1]),
+                rng.randint(0, 40) if rng.random() < 0.2 else None,
+                rng.randint(0, 2),
+            )
+            for _ in range(rng.randint(0, 7))
+        ],
+        rng.randint(0, 1 << 30),
     )
 
 
 def test_many_random_traces_keep_the_invariants_and_end() -> None:
-    rng = random.Random(2026)
-    for _ in range(TRACES):
-        check_trace(random_trace(rng))
+    check_traces(10_000, 2026)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(traces())
-def test_shrinkable_traces_keep_the_invariants_and_end(trace: Trace) -> None:
-    check_trace(trace)
+@pytest.mark.soak
+def test_very_many_random_traces_keep_the_invariants_and_end() -> None:
+    check_traces(100_000, 2027)
 
 
-def check_trace(trace: Trace) -> None:
-    block_tokens, groups, max_batch, max_tokens, max_seq_len, arrivals, cancels = trace
-    windows, num_blocks = zip(*groups, strict=True)
-    manager = blocks(*num_blocks, block_tokens=block_tokens, step_tokens=max_tokens, windows=windows)
-    scheduler = Scheduler(manager, max_batch, max_tokens, max_seq_len)
-    cache = Cache(block_tokens, windows)
-    wanted: dict[Request, int] = {}
-    requests: list[Request] = []
-    step = 0
-    pending = sorted(arrivals)
-    work = sum(prompt + output for _, prompt, output in arrivals)
-    while pending or not scheduler.idle:
-        while pending and pending[0][0] <= step:
-            _, prompt_len, output_len = pending.pop(0)
-            one = request(len(requests), prompt_len)
-            possible = prompt_len + 1 <= scheduler.max_len
-            # what is refused could indeed need more blocks than there are, or is too long
-            needed = [least_blocks(w, block_tokens, max_tokens, prompt_len + 1) for w in windows]
-            assert not possible or all(n <= count for n, count in zip(needed, num_blocks, strict=True))
-            if not possible:
-                with pytest.raises(PromptTooLong):
-                    scheduler.add(one)
-                continue
-            scheduler.add(one)
-            wanted[one] = min(output_len, scheduler.max_len - prompt_len)
-            requests.append(one)
-        for at, index in cancels:
-            if at == step and index < len(requests):
-                scheduler.finish(requests[index], FinishReason.CANCELLED)
-        decoding = [r for r in scheduler.running if r.num_pending == 1]
+def check_traces(count: int, seed: int) -> None:
+    rng, preempted, cached = random.Random(seed), 0, 0
+    for _ in range(count):
+        trace = random_trace(rng)
+        run = Run(trace)
+        try:
+            run.check()
+        except BaseException:
+            print(trace)
+            raise
+        preempted += run.scheduler.num_preemptions
+        cached += run.scheduler.blocks.counters.tokens_saved
+    assert preempted > count / 10 and cached > count
+
+
+class Run:
+    """A trace against its invariants, with a clock that goes on by what a step's work costs, and sometimes stands."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.windows, self.num_blocks = zip(*trace.groups, strict=True)
+        self.rng = random.Random(trace.seed)
+        self.now = 0.0
+        self.scheduler = Scheduler(
+            blocks(
+                *self.num_blocks,
+                block_tokens=trace.block_tokens,
+                step_tokens=trace.max_tokens,
+                windows=self.windows,
+            ),
+            trace.max_batch,
+            trace.max_tokens,
+            trace.max_seq_len,
+            trace.options,
+            clock=lambda: self.now,
+        )
+        self.cache = Cache(trace.block_tokens, self.windows)
+        self.requests: dict[Request, Arrival] = {}
+        self.answered: list[Request] = []  # in the last step: they decode
+        self.most_steps = 50 + sum(a.prompt_len + a.output_len for a in trace.arrivals) * (2 + len(trace.arrivals))
+
+    def check(self) -> None:
+        """Runs to the end."""
+        pending = sorted(self.trace.arrivals, key=lambda a: a.step)
+        step = 0
+        while pending or not self.scheduler.idle:
+            while pending and pending[0].step <= step:
+                self.arrive(pending.pop(0))
+            for one, arrival in self.requests.items():
+                if arrival.cancelled == step:
+                    self.scheduler.finish(one, FinishReason.CANCELLED)
+            self.step()
+            step += 1
+            assert step < self.most_steps, "no progress"
+        assert self.scheduler.blocks.num_free == sum(self.num_blocks)
+        for one, arrival in self.requests.items():
+            assert one.state is RequestState.FINISHED and one.blocks is None
+            if one.finish_reason is FinishReason.LENGTH:
+                assert one.num_output == self.wanted(one)
+            else:
+                assert one.finish_reason is FinishReason.CANCELLED and arrival.cancelled is not None
+        finished = [one.finish_reason for one in self.requests].count(FinishReason.LENGTH)
+        assert sum(good.finished for good in self.scheduler.goodput.by_class.values()) == finished
+
+    def arrive(self, arrival: Arrival) -> None:
+        prompt = [min(position, arrival.prompt_len // 2) for position in range(arrival.prompt_len)]
+        root = bytes([arrival.family]) if arrival.family else None
+        one = request(len(self.requests), prompt, arrival.latency, arrival.priority, root)
+        if arrival.prompt_len + 1 <= self.scheduler.max_len:
+            # what is taken needs no more blocks than there are
+            block_tokens, most = self.trace.block_tokens, self.trace.max_tokens
+            needed = [least_blocks(w, block_tokens, most, arrival.prompt_len + 1) for w in self.windows]
+            assert all(n <= count for n, count in zip(needed, self.num_blocks, strict=True))
+            self.scheduler.add(one)
+            self.requests[one] = arrival
+            return
+        with pytest.raises(PromptTooLong):
+            self.scheduler.add(one)
+
+    def wanted(self, one: Request) -> int:
+        return min(self.requests[one].output_len, self.scheduler.max_len - one.prompt_len)
+
+    def step(self) -> None:
+        trace, scheduler = self.trace, self.scheduler
+        ran = {one: one.num_preemptions for one in scheduler.running}
+        decoding = [one for one in self.answered if one in ran]
         batch = scheduler.schedule()
-        assert batch.num_tokens <= max_tokens and len(batch.chunks) <= max_batch
-        assert len({id(c.request) for c in batch.chunks}) == len(batch.chunks)
         scheduled = [c.request for c in batch.chunks]
-        for one in decoding:  # decode first: a decoding request runs now unless it was preempted
-            assert one in scheduled or one.state is RequestState.WAITING
-        if scheduler.running:
-            oldest = min(scheduler.running, key=lambda r: r.arrival)
-            assert oldest in scheduled, "the oldest request must advance in every step"
-        cache.run(batch)
+        assert scheduled or scheduler.idle
+        assert batch.num_tokens <= trace.max_tokens and len(scheduled) <= trace.max_batch
+        assert len(set(scheduled)) == len(scheduled)
+        whole = not trace.options.chunked and any(chunk.request not in decoding for chunk in batch.chunks)
+        for one in decoding:  # decode first: it gets its token now unless it was preempted
+            assert one in scheduled or one.num_preemptions > ran[one] or whole
+        self.check_who_gave_way(ran)
+        self.cache.copy(scheduler.blocks.take_copies())
+        self.cache.run(batch)
         for one in scheduler.running:
-            for group, (window, _) in enumerate(groups):
+            for group, window in enumerate(self.windows):
                 assert one.blocks is not None
                 held = one.blocks.num_held(group)
-                assert window is None or (held - 2) * block_tokens < window + max_tokens
+                assert window is None or (held - 2) * trace.block_tokens < window + trace.max_tokens
+        self.now += 0.005 + 0.001 * batch.num_tokens
+        if self.rng.random() < 0.05:
+            self.now += self.rng.uniform(0, 3)
         scheduler.computed(batch)
-        scheduler.check_integrity()
+        self.answered = [chunk.request for chunk in batch.chunks if chunk.samples]
         for chunk in batch.chunks:
             if chunk.samples:
-                chunk.request.tokens.append(0)
-                if chunk.request.num_output == wanted[chunk.request]:
+                chunk.request.tokens.append(chunk.request.arrival % 2)
+                if chunk.request.num_output == self.wanted(chunk.request):
                     scheduler.finish(chunk.request, FinishReason.LENGTH)
-        scheduler.check_integrity()
-        step += 1
-        assert step < 50 + work * (2 + len(arrivals)), "no progress"
-    assert scheduler.blocks.num_free == sum(num_blocks)
-    for one in requests:
-        assert one.state is RequestState.FINISHED and one.blocks is None
-        if one.finish_reason is FinishReason.LENGTH:
-            assert one.num_output == wanted[one]
-        else:
-            assert one.finish_reason is FinishReason.CANCELLED
+        if scheduler.idle or self.rng.random() < 0.25:
+            scheduler.check_integrity()
+
+    def check_who_gave_way(self, ran: Mapping[Request, int]) -> None:
+        """The oldest of the most urgent class stays; an elder stays before a younger one of its class."""
+        if ran:
+            all_run = {*ran, *self.scheduler.running, *self.scheduler.waiting}
+            first = min(all_run, key=lambda r: (r.rank, r.arrival))
+            if first in ran and not any(one.num_preemptions >= SPARED for one in ran if one.rank != first.rank):
+                assert first.num_preemptions == ran[first]
+        left = [one for one in ran if one.num_preemptions > ran[one]]
+        for one in left:
+            assert all(other.rank != one.rank or other.arrival < one.arrival or other in left for other in ran)
 
 
 def drain(scheduler: Scheduler, outputs: int) -> list[list[tuple[int, int, int, int]]]:
@@ -199,17 +316,17 @@ def test_decode_comes_first_and_prompts_share_the_rest() -> None:
         [(0, 0, 3, True), (1, 0, 5, False)],
         [(0, 3, 1, True), (1, 5, 7, True)],
         [(0, 4, 1, True), (1, 12, 1, True), (2, 0, 2, True)],
-        [(1, 13, 1, True), (2, 2, 1, True)],
+        [(2, 2, 1, True), (1, 13, 1, True)],  # the last takes the place of the one that ended
         [(2, 3, 1, True)],
     ]
 
 
 def test_admission_waits_for_blocks_and_keeps_the_order() -> None:
-    scheduler = Scheduler(blocks(4), max_batch=4, max_tokens=32, max_seq_len=16)
+    scheduler = Scheduler(blocks(4), max_batch=4, max_tokens=32, max_seq_len=16, clock=lambda: 0.0)
     for arrival, prompt_len in enumerate((7, 9, 2)):
-        scheduler.add(request(arrival, prompt_len))
+        scheduler.add(request(arrival, prompt_len, priority=-arrival))
     first = scheduler.schedule()
-    # Request 2 would fit, but request 1 was there first: nobody overtakes, so nobody starves.
+    # Request 2 would fit, but request 1 goes first: nobody overtakes for being small, so nobody starves.
     assert [c.request.arrival for c in first.chunks] == [0]
 
 
@@ -257,3 +374,28 @@ def test_single_tokens_of_which_one_samples_nothing_are_no_decode_step() -> None
         (long, 1, False),
     ]
     assert not batch.decode_only
+
+
+def test_equal_prompts_that_come_together_are_computed_once() -> None:
+    """Those behind wait for the first one's blocks, and others go ahead of them meanwhile."""
+    scheduler = Scheduler(blocks(100), max_batch=8, max_tokens=8, max_seq_len=100, clock=lambda: 0.0)
+    prompt = list(range(18))
+    alike = [request(arrival, prompt, root=b"same") for arrival in range(4)]
+    salted, other = request(4, prompt, root=b"salt"), request(5, 4)
+    for one in (*alike, salted, other):
+        scheduler.add(one)
+    computed: list[tuple[int, int]] = []
+    while not scheduler.idle:
+        batch = scheduler.schedule()
+        scheduler.blocks.take_copies()
+        computed += [(c.request.arrival, c.count) for c in batch.chunks if c.start < c.request.prompt_len]
+        scheduler.computed(batch)
+        scheduler.check_integrity()
+        for chunk in batch.chunks:
+            if chunk.samples:
+                chunk.request.tokens.append(chunk.request.arrival)
+                if chunk.request.num_output == 9:
+                    scheduler.finish(chunk.request, FinishReason.LENGTH)
+    of = {one.arrival: sum(count for arrival, count in computed if arrival == one.arrival) for one in alike}
+    assert of == {0: 18, 1: 1, 2: 1, 3: 1} and [one.num_cached for one in alike] == [0, 17, 17, 17]
+    assert sum(count for arrival, count in computed if arrival == 4) == 18 and salted.num_cached == 0

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
@@ -17,13 +15,13 @@ from llmc.runtime.device.protocol import Device, DeviceMemory
 from llmc.runtime.kv.blocks import BlockCopy, BlockManager, BlockTable
 from llmc.runtime.kv.pool_sizes import retentions, size_pools
 from llmc.runtime.kv.prefix import PrefixChain
+from llmc.runtime.loop.batch import Batch, Chunk
 from llmc.runtime.loop.layout import lay_out
 from llmc.runtime.loop.request import Request, TokenHistory
-from llmc.runtime.loop.schedule import Batch, Chunk
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 from llmc.runtime.step.row_sampling import RowSampling
 from tests.runtime import reference_oracle as oracle
-from tests.runtime.engine_folders import ABI_FOLDER, IM_END
+from tests.runtime.engine_folders import IM_END
 
 PARAMS = SamplingParams(temperature=1.2, seed=5, max_tokens=12, ignore_eos=True, repetition_penalty=1.3)
 
@@ -54,41 +52,6 @@ def test_several_rows_of_a_sequence_in_one_step(engine: Engine) -> None:
     engine.core.blocks.free(table)
     behind = oracle.choose(oracle.logits(tokens), tokens, len(prompt), PARAMS, seed)  # what nobody will ask for
     assert step.out_tokens[:4].tolist() == [*chosen[:3], behind] and chosen[2] != 7
-
-
-class Late:
-    """A device that computes a step only when it is told to."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.queue: list[Callable[[], None]] = []
-
-    def run(self, batch: Batch, step: StepBuffers) -> None:
-        entry = self.device.decode if batch.decode_only else self.device.prefill
-        self.queue.append(lambda: entry(step))
-
-
-def test_a_commit_one_step_late(engine: Engine) -> None:
-    """Running ahead: the next step is laid out and queued, for others, before the last one's tokens are read."""
-    given = prompts(6, 60)
-    handles = [engine.submit(prompt, PARAMS) for prompt in given]
-    late, steps = Late(engine.device), [StepBuffers(engine.device.limits) for _ in range(2)]
-    behind, ahead = None, 0
-    while engine._live:
-        batch, step = engine.core.scheduler.schedule(), steps[0]
-        sampled = [chunk.request for chunk in lay_out(batch, step)]
-        if batch.chunks:
-            late.run(batch, step)
-            engine.core.scheduler.computed(batch)
-            ahead += behind is not None
-        if behind is not None:
-            late.queue.pop(0)()
-            engine._delivery.tokens(list(engine.core._commit.tokens(*behind)), engine._live)
-            engine._forget(behind[1])
-        behind = (step, sampled) if batch.chunks else None
-        steps.reverse()
-    assert ahead >= 5
-    assert [list(handle.completion.token_ids) for handle in handles if handle.completion] == answers(given)
 
 
 INPUTS = ("token_ids", "positions", "seq_starts", "block_tables", "rows", "sampling")
@@ -136,15 +99,6 @@ def test_ranks_behind_one_device(engine: Engine) -> None:
     ranks.close()
     assert [list(completion.token_ids) for completion in completions] == answers(given)
     assert sum(completion.num_preemptions for completion in completions) > 0
-
-
-def test_engines_on_one_pool_of_threads(cxx: list[str], tmp_path: Path) -> None:
-    """`pool_run` takes any step of any engine."""
-    program = tmp_path / "shared_pool"
-    source = Path(__file__).parent / "shared_pool.cc"
-    subprocess.run([*cxx, "-std=c++17", "-pthread", f"-I{ABI_FOLDER}", str(source), "-o", str(program)], check=True)
-    printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
-    assert printed.split() == [str(9 * sum(range(1000))), "999"]
 
 
 BLOCK = 4

@@ -22,7 +22,7 @@ from tests.runtime.ended import ended
 LONG = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 BLOCK_BYTES = 16 * oracle.BLOCK_TOKENS
 BOOKKEEPING = {
-    f"{os.sep}{name}.py" for name in ("engine", "core", "handle", "schedule", "blocks", "commit", "delivery")
+    f"{os.sep}{name}.py" for name in ("engine", "core", "handle", "schedule", "waiting", "blocks", "commit", "delivery")
 }
 
 

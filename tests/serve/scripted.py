@@ -79,6 +79,7 @@ class ScriptedEngine:
     refusal: RuntimeFailure | None = None
     step_seconds: float = 0
     fault_after: int | None = None  # tokens of a sample, then it fails
+    fault: RuntimeFailure = field(default_factory=lambda: RequestError("the script fails here"))
     streams: list[ScriptedStream] = field(default_factory=list)
     started: int = 0
     ended: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(FinishReason, 0))
@@ -214,7 +215,7 @@ class ScriptedStream:
         if self.engine.gone.is_set():
             error = EngineGone("the engine has died")
         elif self.engine.fault_after == len(answer.token_ids):
-            error = RequestError("the script fails here")
+            error = self.engine.fault
         if error is not None or self.cancelled or token is None:
             reason = FinishReason.ERROR if error or token is None else FinishReason.CANCELLED
             output = Output(answer.interrupt(), (), (), reason, error, at)

@@ -15,6 +15,7 @@ from llmc.runtime import Engine
 from llmc.runtime.cuda.driver.driver import CudaError, call
 from llmc.runtime.cuda.memory import upload
 from llmc.runtime.errors import ChecksumMismatch, DeviceRefused, MachineMismatch, NotEnoughMemory, StepFailed
+from llmc.runtime.step.arrays import StepBuffers
 from tests.cuda.device.checks import ASK, FOLDER, MODEL, emulator, forget_error, loaded, prompts, refusal, run
 from tests.cuda.device.toy_engine import BLOCK, MAX_BATCH, MAX_LEN, MAX_TOKENS, VOCAB, WINDOW, H
 from tests.cuda.driver.cuda_calls import download
@@ -40,7 +41,7 @@ def memory_is_divided_and_given_back() -> None:
     current = ctypes.c_void_p(1)
     assert emulator().cuCtxGetCurrent(ctypes.byref(current)) == 0 and current.value is None
     engine.close()
-    assert "closed" in refusal(StepFailed, lambda: engine.device.decode(engine.core._buffers))
+    assert "closed" in refusal(StepFailed, lambda: engine.device.decode(StepBuffers(engine.device.limits)))
 
 
 def too_little_memory() -> None:
@@ -106,7 +107,7 @@ def a_fault_ends_the_device() -> None:
     before = emulator().llmcEmuLiveAllocations()
     with loaded("beyond") as engine:
         handle = engine.submit([1, 2, 3], max_tokens=4, **ASK)
-        text = refusal(StepFailed, engine.step)
+        text = refusal(StepFailed, handle.result)  # the step that waits for the one that faults
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in text and "3 tokens" in text and "serial=True" in text, text
         assert isinstance(handle.completion and handle.completion.error, StepFailed)
         engine.submit([4], max_tokens=1, **ASK)
@@ -141,6 +142,7 @@ def an_interrupted_step_leaves_a_sound_engine() -> None:
         handle = engine.submit([1, 2, 3], max_tokens=2, **ASK)
         try:
             engine.step()
+            engine.step()  # which waits for the first
         except KeyboardInterrupt:
             pass
         else:
@@ -153,6 +155,7 @@ def an_interrupted_step_leaves_a_sound_engine() -> None:
         engine.submit([1, 2, 3], max_tokens=2, **ASK)
         try:
             engine.step()
+            engine.step()  # which waits for the first
         except KeyboardInterrupt:
             context.synchronize = real
     assert device._resident is None

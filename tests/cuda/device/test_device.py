@@ -21,6 +21,7 @@ from tests.cuda.device import toy_engine
 
 SMALL = H100.with_memory(64 << 20)
 PROGRAM, FAULTS_PROGRAM, CONTEXTS_PROGRAM = "device.program", "device.faults", "device.contexts"
+SERVING_PROGRAM = "device.serving"
 SOUND = [
     "answers_in_any_company",
     "sampling_is_as_the_cpu_s",
@@ -119,6 +120,11 @@ def test_faults(folder: Path, schedule: str) -> None:
 @pytest.mark.parametrize("schedule", ["forward", "reverse", "random:5"])
 def test_every_missing_edge_shows(folder: Path, schedule: str) -> None:
     check(folder, PROGRAM, ["every_missing_edge_shows"], True, schedule)
+
+
+@pytest.mark.parametrize("schedule", ["forward", "random:5"])
+def test_serving(folder: Path, schedule: str) -> None:
+    check(folder, SERVING_PROGRAM, ["late_and_in_lockstep_alike", "in_a_process_of_its_own"], schedule=schedule)
 
 
 def test_contexts(folder: Path) -> None:

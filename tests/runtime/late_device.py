@@ -1,0 +1,73 @@
+"""A device that computes its steps in another thread, so that what the host does meanwhile shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from llmc.runtime.device.protocol import Device, DeviceMemory
+from llmc.runtime.kv.blocks import BlockCopy
+from llmc.runtime.step.arrays import StepBuffers, StepLimits
+
+
+class LateDevice:
+    """Every step of `device` takes `seconds` more. `log` has what was done with step k: ("launch", k), ("wait", k)."""
+
+    def __init__(self, device: Device, seconds: float = 0.0) -> None:
+        self._device = device
+        self._seconds = seconds
+        self._thread = ThreadPoolExecutor(1)
+        self._future: Future[None] | None = None
+        self._steps = 0
+        self.log: list[tuple[str, int]] = []
+
+    @property
+    def limits(self) -> StepLimits:
+        return self._device.limits
+
+    @property
+    def num_blocks(self) -> tuple[int, ...]:
+        return self._device.num_blocks
+
+    @property
+    def memory(self) -> DeviceMemory:
+        return self._device.memory
+
+    def prefill(self, step: StepBuffers) -> None:
+        self.launch_prefill(step)
+        self.wait(step)
+
+    def decode(self, step: StepBuffers) -> None:
+        self.launch_decode(step)
+        self.wait(step)
+
+    def launch_prefill(self, step: StepBuffers) -> None:
+        self._launch(self._device.prefill, step)
+
+    def launch_decode(self, step: StepBuffers) -> None:
+        self._launch(self._device.decode, step)
+
+    def wait(self, step: StepBuffers) -> None:
+        assert self._future is not None, "nothing was launched"
+        future, self._future = self._future, None
+        self.log.append(("wait", self._steps))
+        future.result()
+
+    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
+        assert self._future is None, "blocks are copied while a step is under way"
+        self._device.copy_blocks(copies)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+        self._device.close()
+
+    def _launch(self, entry: Callable[[StepBuffers], None], step: StepBuffers) -> None:
+        assert self._future is None, "the last step was not waited for"
+        self._steps += 1
+        self.log.append(("launch", self._steps))
+        self._future = self._thread.submit(self._compute, entry, step)
+
+    def _compute(self, entry: Callable[[StepBuffers], None], step: StepBuffers) -> None:
+        time.sleep(self._seconds)
+        entry(step)
