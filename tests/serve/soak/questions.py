@@ -124,7 +124,7 @@ def nonsense(rng: random.Random, body: dict[str, Any]) -> dict[str, Any]:
         {"temperature": -1},
         {"max_tokens": -1},
         {"n": 17},
-        {"logit_bias": {"99999": 1.0}},
+        {"logit_bias": {"99999": 1.0}, "max_tokens": 3},
         {"stop": [""]},
         {"no_such_field": 1},
         {"prompt": [1] * (MAX_LEN + 1), "messages": [{"role": "user", "content": "x" * MAX_LEN}]},
