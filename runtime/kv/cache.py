@@ -65,10 +65,12 @@ class PrefixCache:
         whole = self._whole(prefix, limit // size)
         missing = [self._missing(whole, group) for group, pool in enumerate(self.pools) if pool.windowed]
         for count in range(len(whole), -1, -1):
-            filled, partly = self._part(prefix, count, limit) if count * size < limit else (0, None)
+            gaps = [gap[count] for gap in missing]
+            if not self._reads_none(gaps, min(limit, (count + 1) * size - 1)):
+                continue  # nor at any lesser length
+            filled, partly = self._part(prefix, count, limit)
             for length, source in ((count * size + filled, partly), (count * size, None)):
-                gaps = zip(missing, self._windowed, strict=True)
-                if all(gap[count] < retention.first_kept(length) for gap, retention in gaps):
+                if self._reads_none(gaps, length):
                     return Hit(length, tuple(whole[:count]), source)
         return NOTHING
 
@@ -152,6 +154,10 @@ class PrefixCache:
             gone = entry is None or entry.blocks[group] == NO_BLOCK
             last.append(index if gone else last[-1])
         return last
+
+    def _reads_none(self, gaps: Sequence[int], length: int) -> bool:
+        """Whether the token at `length` reads none of these blocks, one of each group with a window."""
+        return all(gap < retention.first_kept(length) for gap, retention in zip(gaps, self._windowed, strict=True))
 
     def _part(self, prefix: PrefixChain, index: int, limit: int) -> tuple[int, tuple[int, ...] | None]:
         """The block that begins with the most of the ids of block `index`, and how many those are."""
