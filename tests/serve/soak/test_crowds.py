@@ -87,7 +87,8 @@ def test_who_comes_to_a_full_queue_is_told_when_to_come_again(folder: Path) -> N
 
 def test_a_reader_who_takes_nothing_holds_nobody_up(folder: Path) -> None:
     """R18: the others' gaps, what is kept for him, and his end after a minute."""
-    asked = {**GREEDY, "prompt": [3, 4], "max_tokens": 120, "logprobs": 20, "n": 16, "stream": True}
+    prompts = [[n, 4] for n in range(8)]  # 20 MB of answers, more than sockets hold
+    asked = {**GREEDY, "prompt": prompts, "max_tokens": 120, "logprobs": 20, "n": 16, "stream": True}
 
     async def gaps(url: str) -> list[float]:
         """Between pieces of three streams, a few times."""
