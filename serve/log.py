@@ -1,6 +1,7 @@
 """One line an event: JSON, or for people. Never a prompt, an answer or a key; never a control character."""
 
 import contextlib
+import logging
 import re
 import sys
 import time
@@ -35,3 +36,22 @@ def _clean(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6)
     return _CONTROL.sub("?", value)[:_MAX_VALUE] if isinstance(value, str) else value
+
+
+class LibraryLog(logging.Handler):
+    """What libraries have to say, as events: their message, and of an exception its type alone."""
+
+    def __init__(self, log: EventLog) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else None
+        self._log.event("library", name=record.name, level=record.levelname, message=record.getMessage(), error=kind)
+
+    @classmethod
+    def take(cls, log: EventLog, *names: str) -> None:
+        """From these loggers to `log`, and nowhere else."""
+        for name in names:
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = [cls(log)], False

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from llmc.runtime.loop.results import Completion
 from llmc.runtime.process.facts import EngineFacts
 from llmc.runtime.process.protocol import ServedEngine
 from llmc.runtime.process.stats import EngineStats
+from llmc.serve.resident import resident_bytes
 
 OUTCOMES = ("finished", "cancelled", "failed", "refused")
 _LABELS = ("model_name", "engine")
@@ -78,13 +79,28 @@ class Metrics:
             for model, engine in self._engines.items():
                 family.add_metric([model, "0"], read(engine.facts, engine.stats()))
             yield family
+        yield self._steps()
+        resident = "Of the server and the engines' process."
+        yield GaugeMetricFamily("process_resident_memory_bytes", resident, value=resident_bytes())
+        yield self._info()
+
+    def _steps(self) -> Metric:
+        """How many steps, and their tokens; how these are distributed is not known."""
+        family = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens of a step.", labels=_LABELS)
+        for model, engine in self._engines.items():
+            counters = engine.stats().counters
+            tokens = counters.prompt_tokens + counters.generated_tokens
+            family.add_metric([model, "0"], [("+Inf", counters.steps)], tokens)
+        return family
+
+    def _info(self) -> Metric:
         info = GaugeMetricFamily(
             "vllm:cache_config_info", "The KV cache.", labels=[*_LABELS, "block_size", "num_gpu_blocks", "kv_bytes"]
         )
         for model, engine in self._engines.items():
             facts = engine.facts
             info.add_metric([model, "0", str(facts.block_tokens), str(sum(facts.num_blocks)), str(facts.kv_bytes)], 1)
-        yield info
+        return info
 
     def _counter(self, name: str, help_text: str) -> Counter:
         return Counter(name, help_text, _LABELS, registry=self.registry)
@@ -114,6 +130,10 @@ class ModelMetrics:
         self._ttft, self._itl, self._tpot = ttft, itl, tpot
         self._e2e, self._decode, self._prompt, self._output, self._n = e2e, decode, prompt, output, n
 
+    def histograms(self) -> dict[str, list[tuple[float, float]]]:
+        """Of TTFT and TPOT: upper bounds in seconds and counts up to them. The last bound, infinity, is left out."""
+        return {name: _buckets(histogram) for name, histogram in (("ttft", self._ttft), ("tpot", self._tpot))}
+
     def begin(self, num_prompt: int, n: int) -> None:
         self._started.inc()
         self._prompt.observe(num_prompt)
@@ -135,6 +155,11 @@ class ModelMetrics:
             self._output.observe(num_tokens)
             if (tpot := timing.tpot(num_tokens)) is not None:
                 self._tpot.observe(tpot)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[float, float]]:
+    samples = [sample for metric in histogram.collect() for sample in metric.samples if sample.name.endswith("_bucket")]
+    return [(float(s.labels["le"]), s.value) for s in samples if s.labels["le"] != "+Inf"]
 
 
 def _usage(facts: EngineFacts, stats: EngineStats) -> float:
@@ -160,7 +185,6 @@ _OF_ENGINES = (
     ),
     (_C, "vllm:prefix_cache_hits", "Tokens found there.", lambda f, s: s.cache.tokens_saved),
     (_C, "llmc:prefix_cache_evictions", "Cached blocks given up.", lambda f, s: s.cache.evictions),
-    (_C, "llmc:steps", "Steps of the engine.", lambda f, s: s.counters.steps),
     (_C, "llmc:engine_requests_started", "As the engine counts, samples apart.", lambda f, s: s.counters.started),
     (_C, "llmc:engine_requests_finished", "Stop or length.", lambda f, s: sum(s.counters.finished.values())),
     (_C, "llmc:engine_requests_cancelled", "By clients.", lambda f, s: s.counters.cancelled),

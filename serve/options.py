@@ -21,6 +21,8 @@ class ServeOptions:
     origins: Sequence[str] = ()
     log_json: bool = False
     restart: bool = False
+    otel: bool = False
+    reasoning_in_content: bool = False
     device: str | None = None
     load: LoadOptions = field(default_factory=LoadOptions)
 

@@ -1,35 +1,39 @@
 """The state of a server: its engines by name, whether it takes requests, and which are under way."""
 
 import asyncio
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llmc.runtime.errors import RuntimeFailure
+from llmc.runtime.errors import ChatTemplateError, RuntimeFailure
 from llmc.runtime.loop.results import TokenLogprobs
 from llmc.runtime.process.protocol import AnswerStream, ServedEngine, ServedProcess, State
 from llmc.runtime.text.chat import Message
+from llmc.serve.chat.style import ChatStyle
 from llmc.serve.http.cors import Cors
 from llmc.serve.http.keys import ApiKeys
 from llmc.serve.log import EventLog
 from llmc.serve.metrics import Metrics, ModelMetrics
-from llmc.serve.protocol.delta import ParserMaker, plain_parser
+from llmc.serve.protocol.delta import ChatParser, PlainParser, Tool
 from llmc.serve.protocol.errors import ApiError, from_failure
 from llmc.serve.protocol.token_texts import TokenTexts
+
+if TYPE_CHECKING:
+    from llmc.serve.telemetry import Spans
 
 INLINE_CHARS = 2000  # texts up to this are tokenised at once: a thread costs more
 
 
 @dataclass
 class Model:
-    """One engine under the name that clients ask for."""
+    """One engine under the name that clients ask for. Without `split_reasoning`, reasoning stays in the content."""
 
     name: str
     engine: ServedEngine
     metrics: ModelMetrics
-    parser: ParserMaker
+    split_reasoning: bool = True
     _texts: TokenTexts | None = None
+    _style: ChatStyle | None = None
 
     @property
     def texts(self) -> TokenTexts:
@@ -37,6 +41,26 @@ class Model:
         if self._texts is None or self._texts.tokenizer is not self.engine.tokenizer:
             self._texts = TokenTexts(self.engine.tokenizer)
         return self._texts
+
+    @property
+    def style(self) -> ChatStyle | None:
+        """How the engine's model writes calls and reasoning, None if it has no chats."""
+        tokenizer = self.engine.tokenizer
+        if tokenizer is not None and (self._style is None or self._style.tokenizer is not tokenizer):
+            try:
+                self._style = ChatStyle.learn(self.engine.chat_template, tokenizer, self.split_reasoning)
+            except ChatTemplateError:
+                return None
+        return self._style
+
+    @property
+    def chat_facts(self) -> dict[str, Any] | None:
+        """What was learned of the style, for people."""
+        return None if self.style is None else {"takes_tools": self.style.takes_tools, **self.style.describe()}
+
+    def parser(self, tools: Sequence[Tool], prompt_ids: Sequence[int]) -> ChatParser:
+        """Of one answer to a chat."""
+        return self.style.reader(tools, prompt_ids) if self.style is not None else PlainParser()
 
     async def encode(self, text: str) -> list[int]:
         """Raises ApiError."""
@@ -50,7 +74,8 @@ class Model:
     async def encode_chat(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> list[int]:
         """In a thread: how long a template takes is not known. Raises ApiError."""
         try:
-            return await asyncio.to_thread(self.engine.encode_chat, messages, **variables)
+            ready = self.style.messages(messages) if self.style is not None else messages
+            return await asyncio.to_thread(self.engine.encode_chat, ready, **variables)
         except RuntimeFailure as error:
             raise from_failure(error) from error
 
@@ -67,24 +92,24 @@ class Model:
 class Server:
     """What routes share. It takes requests from `begin` to `stop_taking`."""
 
-    def __init__(self, keys: ApiKeys, cors: Cors, log: EventLog) -> None:
+    def __init__(self, keys: ApiKeys, cors: Cors, log: EventLog, split_reasoning: bool = True) -> None:
         self.keys = keys
         self.cors = cors
         self.log = log
         self.metrics = Metrics()
         self.models: dict[str, Model] = {}
         self.running: set[AnswerStream] = set()
-        self.id = secrets.token_hex(4)
+        self.spans: Spans | None = None
+        self._split_reasoning = split_reasoning
         self._process: ServedProcess | None = None
         self._draining = False
 
-    def begin(self, process: ServedProcess, parsers: Mapping[str, ParserMaker] | None = None) -> None:
+    def begin(self, process: ServedProcess) -> None:
         """Its engines are there and have shown that they work."""
         self._process = process
         self.metrics.serve(process.engines)
         for name, engine in process.engines.items():
-            parser = (parsers or {}).get(name, plain_parser)
-            self.models[name] = Model(name, engine, self.metrics.of(name), parser)
+            self.models[name] = Model(name, engine, self.metrics.of(name), self._split_reasoning)
 
     def stop_taking(self) -> None:
         self._draining = True

@@ -11,7 +11,7 @@ from llmc.serve.http.app import App
 from llmc.serve.http.cors import Cors
 from llmc.serve.http.keys import ApiKeys
 from llmc.serve.http.listener import Listener
-from llmc.serve.log import EventLog
+from llmc.serve.log import EventLog, LibraryLog
 from llmc.serve.options import ServeOptions
 from llmc.serve.routes.table import ROUTES
 from llmc.serve.server import Server
@@ -22,13 +22,20 @@ class Service:
 
     def __init__(self, options: ServeOptions, keys: Sequence[str], listening: socket.socket) -> None:
         self.log = EventLog(options.log_json)
-        self.server = Server(ApiKeys(keys), Cors(options.origins), self.log)
+        LibraryLog.take(self.log, "uvicorn", "asyncio")
+        self.server = Server(ApiKeys(keys), Cors(options.origins), self.log, not options.reasoning_in_content)
+        if options.otel:
+            from llmc.serve.telemetry import Spans
+
+            self.server.spans = Spans.over_http()
         self._app = App(self.server, ROUTES)
         self._listener = Listener(self._app)
         self._serving = asyncio.create_task(self._listener.serve([listening]))
 
     def begin(self, process: ServedProcess) -> None:
         self.server.begin(process)
+        for model in self.server.models.values():
+            self.log.event("model", name=model.name, **(model.chat_facts or {}))
 
     async def idle(self) -> None:
         """Until no request is being answered."""
@@ -53,3 +60,5 @@ class Service:
         self._listener.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
             await self._serving
+        if self.server.spans is not None:
+            await asyncio.to_thread(self.server.spans.close)

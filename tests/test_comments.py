@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("ir", "compiler", "passes", "codegen", "runtime", "templates", "emulator", "tests", "bench", "docs")
+FOLDERS = ("ir", "compiler", "passes", "codegen", "runtime", "serve", "templates", "emulator", "tests", "bench", "docs")
 ENDINGS = ("py", "cuh", "j2", "h", "cpp", "md")
 PATH = re.compile(rf"(?<![\w/.<-])((?:{'|'.join(FOLDERS)})/[\w/.-]+\.(?:{'|'.join(ENDINGS)}))\b")
 

@@ -89,11 +89,15 @@ def test_what_is_imported_is_installed_with_llmc() -> None:
     extras = project["optional-dependencies"]
     names = [
         *project["dependencies"],
-        *(name for extra in ("bench", "build", "cuda", "serve") for name in extras[extra]),
+        *(name for extra in ("bench", "build", "cuda", "otel", "serve") for name in extras[extra]),
     ]
     declared = {"".join(c for c in n.split(">")[0].split("=")[0].split("~")[0] if c not in " ").lower() for n in names}
     used = {i.split(".")[0] for p in sources() for i in imports(p)} - set(sys.stdlib_module_names) - {"llmc", ""}
-    distribution = {"cuda": "cuda-python", "huggingface-hub": "transformers"}  # of imports with another name
+    distribution = {
+        "cuda": "cuda-python",
+        "huggingface-hub": "transformers",
+        "opentelemetry": "opentelemetry-sdk",
+    }  # of imports with another name
     needed = {distribution.get(u.replace("_", "-"), u.replace("_", "-")) for u in used}
     assert needed <= declared
 

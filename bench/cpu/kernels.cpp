@@ -1,7 +1,9 @@
-// Timed loops for kernels.py: linear over many weights in turn (as a model's layers come), and attention.
+// Timed loops for kernel_speed.py and sampling_speed.py: linear over many weights in turn (as a model's layers come),
+// attention, sampling.
 #include "attention.h"
 #include "linear.h"
 #include "rows.h"
+#include "sample.h"
 #include "timed.h"
 
 using namespace llmc;
@@ -52,5 +54,18 @@ EXPORT int time_attention(int bf16, int q_heads, int kv_heads, int d, int64_t le
   int failed = bf16 ? run(KvBf16{}) : run(KvF32{});
   free(scratch);
   free(positions);
+  return failed;
+}
+
+// Round i chooses the token of row i.
+EXPORT int time_sample(const LlmcSampling* sampling, const float* logits, int valid, int rounds, double* times) {
+  int32_t token, ids[LLMC_MAX_LOGPROBS];
+  float logprob, logprobs[LLMC_MAX_LOGPROBS];
+  const SampleOutputs out{&token, &logprob, ids, logprobs};
+  void* scratch = malloc(sample_scratch_bytes(valid));
+  int failed = timed(1, rounds, times, [&](int i, const Worker& worker) {
+    sample_rows(sampling + i, logits + (int64_t)i * valid, 1, valid, valid, out, scratch, worker);
+  });
+  free(scratch);
   return failed;
 }

@@ -145,7 +145,9 @@ def run(context: click.Context, /, engine: Path, emulate: bool, emulate_gpu: str
 @click.option("--api-key-file", "key_file", type=click.Path(path_type=Path), help="Keys, one on a line.")
 @click.option("--cors", "origins", multiple=True, help="Let pages of this origin ask; may be repeated; *: all.")
 @click.option("--restart", is_flag=True, help="If the engines' process dies, start another one.")
+@click.option("--reasoning-in-content", is_flag=True, help="Leave reasoning, with its tags, in the content.")
 @click.option("--log-json", is_flag=True, help="One JSON object a line.")
+@click.option("--otel", is_flag=True, help="A span for each request, to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
 @click.option("--max-batch", type=int, help="Requests at once [default: what the engine was built for].")
 @click.option("--max-seq-len", type=int, help="Prompt and answer [default: what the engine was built for].")
 @click.option("--step-tokens", "max_tokens", type=int, help="Of a step [default: what the engine was built for].")
@@ -158,6 +160,34 @@ def serve(context: click.Context, /, emulate: bool, emulate_gpu: str | None, **o
     from llmc.compiler.commands.serving import serve_engines
 
     serve_engines(context, emulate, emulate_gpu, options)
+
+
+@main.command()
+@click.argument("engine")
+@click.argument("input", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--max-batch", type=int, help="Requests at once [default: what the engine was built for].")
+@click.option("--max-seq-len", type=int, help="Prompt and answer [default: what the engine was built for].")
+@click.option("--step-tokens", "max_tokens", type=int, help="Of a step [default: what the engine was built for].")
+@click.option("--kv-memory", type=int, help="Bytes of KV cache [default: what it can use, half of what is free].")
+@click.option("--threads", type=int, help="[default: the usable cores]")
+@where_it_runs
+@click.pass_context
+def batch(
+    context: click.Context,
+    /,
+    engine: str,
+    input: Path,
+    output: Path,
+    emulate: bool,
+    emulate_gpu: str | None,
+    device: str | None,
+    **load: Any,
+) -> None:
+    """Answer INPUT, a file in OpenAI's batch format, with ENGINE (or NAME=ENGINE). Killed on the way, it goes on."""
+    from llmc.compiler.commands.batching import run_batch
+
+    run_batch(context, engine, (input, output), emulate, emulate_gpu, device, load)
 
 
 @main.command()

@@ -33,6 +33,8 @@ def refuse(error: Exception) -> int:
 
 
 def _text(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("opentelemetry"):
+        return f"{error.name} is not installed, and --otel needs it: pip install 'llmc[otel]'"
     if isinstance(error, ModuleNotFoundError) and error.name in _OF_SERVING:
         return f"{error.name} is not installed, and serving needs it: pip install 'llmc[serve]'"
     if isinstance(error, ModuleNotFoundError):

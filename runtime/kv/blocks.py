@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmc.runtime.kv.cache import NOTHING, Hit, PrefixCache
-from llmc.runtime.kv.counters import BlockUse, CacheCounters, PoolMap
+from llmc.runtime.kv.counters import CacheCounters, PoolMap
 from llmc.runtime.kv.integrity import check_cache, check_pool
 from llmc.runtime.kv.pool import Pool
 from llmc.runtime.kv.prefix import PrefixChain
@@ -200,7 +200,7 @@ class BlockManager:
 
     def occupancy(self) -> tuple[PoolMap, ...]:
         """What every block of every pool is used for."""
-        return tuple(PoolMap(bytes(map(_use, pool.references, pool.cached))) for pool in self._pools)
+        return tuple(PoolMap(pool.uses()) for pool in self._pools)
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is free, cached or referenced as often as tables hold it, every
@@ -241,9 +241,3 @@ class BlockManager:
 
 def _blocks(hit: Hit, group: int) -> list[int]:
     return [NO_BLOCK if entry is None else entry.blocks[group] for entry in hit.whole]
-
-
-def _use(references: int, cached: object) -> BlockUse:
-    if references:
-        return BlockUse.SHARED if references > 1 else BlockUse.HELD
-    return BlockUse.FREE if cached is None else BlockUse.CACHED

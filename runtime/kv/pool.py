@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+import numpy as np
+
+from llmc.runtime.kv.counters import BlockUse
 from llmc.runtime.kv.retention import Retention
 from llmc.runtime.kv.table import NO_BLOCK
 
@@ -54,6 +57,13 @@ class Pool:
     def spare(self) -> int:
         """Blocks that nobody holds or was promised; what the cache still knows of them does not matter."""
         return len(self.free) + len(self.unused) - self.owed - self.set_aside
+
+    def uses(self) -> bytes:
+        """A `BlockUse` for each block."""
+        by_owners = np.array([BlockUse.FREE, BlockUse.HELD, BlockUse.SHARED], np.uint8)
+        uses = by_owners[np.minimum(self.references, 2)]
+        uses[list(self.unused)] = BlockUse.CACHED
+        return uses.tobytes()
 
     def take(self) -> int:
         """A free block; there must be one."""

@@ -24,6 +24,7 @@ class Sample:
     answer: Answer
     completion: Completion | None = None
     first_token: float | None = None
+    num_cached: int = 0
     last: Output | None = None  # the end, until it is taken
     taken: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
 
@@ -45,7 +46,8 @@ class Sample:
 
 
 class Answers:
-    """Of one submission. `abort` takes a sample out of the child's queues; `ended` is told once all are through."""
+    """Of one submission. `abort` takes a sample out of the child's queues; `begun` is told when the first token is
+    there, or none will come, and `ended` once all are through."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Answers:
         tokenizer: Tokenizer | None,
         samples: int,
         abort: Callable[[int, FinishReason], None],
+        begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
         assert params.seed is not None
@@ -61,14 +64,19 @@ class Answers:
         self.params = params
         self.seed = params.seed
         self.samples = [Sample(Answer(params, tokenizer, prompt)) for _ in range(samples)]
-        self.num_cached = 0
         self.changed: Callable[[], None] = lambda: None  # told whenever there is something new
         self.collected = False  # the whole is waited for: nobody is slow
         self.unread_since: float | None = None
         self._abort = abort
+        self._begun: Callable[[], None] | None = begun
         self._ended = ended
         self._submitted = time.perf_counter()
         self._max_unread = MAX_UNREAD // (_TOKEN_BYTES + _ALTERNATIVE_BYTES * (params.logprobs or 0))
+
+    @property
+    def num_cached(self) -> int:
+        """Of the first sample: what the others found was computed for it."""
+        return self.samples[0].num_cached
 
     @property
     def done(self) -> bool:
@@ -79,7 +87,7 @@ class Answers:
         sample = self.samples[row.sample]
         if sample.completion is not None:
             return  # ended here before the child knew
-        self.num_cached = max(self.num_cached, row.cached)
+        sample.num_cached = max(sample.num_cached, row.cached)
         try:
             self._token(sample, row)
         except RuntimeFailure as error:
@@ -111,6 +119,7 @@ class Answers:
             raise row.error or RequestError("the request failed")
         if sample.first_token is None:
             sample.first_token = time.perf_counter()
+            self._tell_begun()
         output = sample.answer.accept(row.token, row.logprobs, row.reason)
         if output.finish_reason is not None:
             if row.reason is None:  # a stop string: the child does not know yet
@@ -138,12 +147,19 @@ class Answers:
             seed=self.seed,
             logprobs=tuple(answer.logprobs),
             num_preemptions=preemptions,
+            num_cached=sample.num_cached,
             timing=Timing((sample.first_token or now) - self._submitted, now - self._submitted),
             error=error,
             marks=tuple(answer.marks),
         )
         if self.done:
+            self._tell_begun()
             self._ended()
+
+    def _tell_begun(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun()
 
 
 def best_of(samples: Sequence[Completion], count: int, values: Sequence[float], logprobs: bool) -> list[Completion]:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from llmc.runtime.errors import EngineGone, InvalidParameter, PromptTooLong, RuntimeFailure
+from llmc.runtime.kv.prefix import checked_salt
 from llmc.runtime.loop.prompts import check_ids
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import TokenLogprobs
+from llmc.runtime.process.admission import Admission
 from llmc.runtime.process.answers import Answers
 from llmc.runtime.process.facts import EngineFacts
 from llmc.runtime.process.frames import Message
@@ -19,19 +21,29 @@ from llmc.runtime.process.stats import EngineStats
 from llmc.runtime.process.stream import Choice, Stream
 from llmc.runtime.process.wire import MAX_SAMPLES, Submission, pack_ids, plain_submission, read_logprobs, read_rows
 from llmc.runtime.step.params import SamplingParams
+from llmc.runtime.step.scheduling import LatencyClass, SchedulingOptions
 from llmc.runtime.text.chat import ChatTemplate, FittedChat
 from llmc.runtime.text.chat import Message as ChatMessage
 from llmc.runtime.text.model_text import ModelText
 from llmc.runtime.text.tokenizer import Tokenizer
 
+_MOST_PRIORITY = 1 << 31
 _LONG_TEXT = 4096  # characters; longer ones are encoded in another thread
 
 
 class AsyncEngine:
     """Made by `EngineProcess.start`. All of it runs in one event loop."""
 
-    def __init__(self, number: int, facts: EngineFacts, text: ModelText, send: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        facts: EngineFacts,
+        text: ModelText,
+        scheduling: SchedulingOptions,
+        send: Callable[..., None],
+    ) -> None:
         self._number = number
+        self._scheduling = scheduling
         self._send = send
         self._keys = itertools.count(1)
         self._answers: dict[int, Answers] = {}
@@ -44,6 +56,7 @@ class AsyncEngine:
         self.facts = facts
         self._text = text
         self._stats = EngineStats()
+        self._admission = Admission(facts.max_batch, self._scheduling)
         self._gone = None
 
     @property
@@ -67,7 +80,8 @@ class AsyncEngine:
         return self._text.fit_chat(messages, max_tokens, self.facts.max_len, variables)
 
     def stats(self) -> EngineStats:
-        return self._stats
+        counters = replace(self._stats.counters, refused=self._stats.counters.refused + self._admission.refused)
+        return replace(self._stats, counters=counters)
 
     @property
     def idle(self) -> bool:
@@ -90,7 +104,11 @@ class AsyncEngine:
         params = self.sampling(params)
         self._text.check(params)
         params.check_vocabulary(self.facts.num_valid_tokens)
-        samples = _checked_samples(n, best_of, scorer)
+        samples = _checked_samples(n, best_of)
+        checked_salt(salt)
+        latency = LatencyClass.named(latency).value
+        if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MOST_PRIORITY:
+            raise InvalidParameter(f"priority must be in {-_MOST_PRIORITY}..{_MOST_PRIORITY}, got {priority!r}")
         ids = await self._ids(prompt)
         self._check_length(len(ids))
         self._check_alive()
@@ -106,7 +124,14 @@ class AsyncEngine:
         def abort(sample: int, reason: FinishReason) -> None:
             self._send("abort", self._number, key, sample, reason.value)
 
-        answers = Answers(ids, asked, self.tokenizer, samples, abort, lambda: self._forget(key))
+        admission, tokens = self._admission, samples * len(ids)
+        admission.enter(samples, tokens)
+
+        def ended() -> None:
+            admission.leave(samples)
+            del self._answers[key]
+
+        answers = Answers(ids, asked, self.tokenizer, samples, abort, lambda: admission.begun(tokens), ended)
         one = Submission(key, pack_ids(ids), asked, samples, latency, priority, salt, name)
         self._answers[key] = answers
         stream = Stream(name, answers, choice)
@@ -174,9 +199,6 @@ class AsyncEngine:
             if not answers.collected and since is not None and now - since > limit:
                 answers.end(FinishReason.CANCELLED)
 
-    def _forget(self, key: int) -> None:
-        self._answers.pop(key, None)
-
     async def _ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
         if isinstance(prompt, str):
             return await asyncio.to_thread(self.encode, prompt) if len(prompt) > _LONG_TEXT else self.encode(prompt)
@@ -195,7 +217,7 @@ class AsyncEngine:
             raise EngineGone(str(self._gone))
 
 
-def _checked_samples(n: int, best_of: int | None, scorer: Scorer | None) -> int:
+def _checked_samples(n: int, best_of: int | None) -> int:
     """How many to draw."""
     samples = n if best_of is None else best_of
     for name, value in (("n", n), ("best_of", samples)):

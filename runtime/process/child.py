@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from llmc.runtime.artifact.strict_json import to_plain
@@ -24,6 +25,7 @@ from llmc.runtime.process.frames import BrokenFrame, Frames, Message, frame
 from llmc.runtime.process.loaded import facts_of
 from llmc.runtime.process.serving import Serving
 from llmc.runtime.process.wire import Start, plain_failure, read_as
+from llmc.runtime.step.scheduling import ENDLESS, SchedulingOptions
 
 _PR_SET_PDEATHSIG = 1
 
@@ -79,7 +81,10 @@ def serve(link: socket.socket) -> int:
 
 def load(folder: str, start: Start, threads: SharedThreads, stack: contextlib.ExitStack) -> tuple[Serving, float]:
     """An engine after its first good steps, and what one takes. Raises EngineError, InvalidParameter, StepFailed."""
-    core = EngineCore.load(Path(folder), start.options, device=start.device, threads=threads)
+    # the parent counts who waits, and refuses
+    scheduling = replace(start.options.scheduling or SchedulingOptions(), max_queued=ENDLESS, max_queued_tokens=ENDLESS)
+    options = replace(start.options, scheduling=scheduling)
+    core = EngineCore.load(Path(folder), options, device=start.device, threads=threads)
     stack.callback(core.close)
     return Serving(core), core.warm_up()
 

@@ -24,6 +24,7 @@ from llmc.runtime.process.protocol import State
 from llmc.runtime.process.watch import TICK, Backoff, Watching
 from llmc.runtime.process.wire import Start
 from llmc.runtime.step.limits import LoadOptions
+from llmc.runtime.step.scheduling import SchedulingOptions
 
 _END = 5.0  # seconds that a child has to end by itself
 
@@ -130,11 +131,12 @@ class EngineProcess:
     def _take(self, loaded: Loaded) -> None:
         """From now on it is served by this child."""
         self._child, self._link = loaded.child, loaded.link
+        scheduling = self._start.options.scheduling or SchedulingOptions()
         for number, (facts, text) in enumerate(zip(loaded.facts, loaded.texts, strict=True)):
             if facts.name in self._engines:
                 self._engines[facts.name].renew(facts, text)
             else:
-                self._engines[facts.name] = AsyncEngine(number, facts, text, self._send)
+                self._engines[facts.name] = AsyncEngine(number, facts, text, scheduling, self._send)
         loaded.link.serve(list(self._engines.values()))
         self.state, self.cause = State.READY, ""
         self.died.clear()

@@ -1,20 +1,23 @@
 """An engine's state at one moment as EngineStats."""
 
 from llmc.runtime.kv.blocks import NO_BLOCK, BlockTable
+from llmc.runtime.kv.counters import BlockUse
 from llmc.runtime.loop.core import EngineCore
 from llmc.runtime.process.serving import Serving
-from llmc.runtime.process.stats import EngineStats, PoolStats, RequestStats
+from llmc.runtime.process.stats import CacheStats, EngineStats, PoolStats, RequestStats
 
 
 def snapshot(serving: Serving) -> EngineStats:
     """Between two steps."""
     scheduler = serving.core.scheduler
     requests = serving.requests.items()
+    counted = serving.core.blocks.counters
     return EngineStats(
         running=len(scheduler.running),
         waiting=len(scheduler.waiting),
         step=serving.tally.last,
         kv=_pools(serving.core),
+        cache=CacheStats(counted.hits, counted.misses, counted.evictions, counted.tokens_saved),
         requests=tuple(
             RequestStats(
                 id=serving.submissions[key].request_id,
@@ -35,11 +38,10 @@ def snapshot(serving: Serving) -> EngineStats:
 
 
 def _pools(core: EngineCore) -> tuple[PoolStats, ...]:
-    tables = core.blocks.tables
     pools = []
-    for group, total in enumerate(core.device.num_blocks):
-        held = sum(table.num_held(group) for table in tables)
-        pools.append(PoolStats(total, total - held, 0, held))
+    for pool in core.blocks.occupancy():
+        free, cached = pool.count(BlockUse.FREE), pool.count(BlockUse.CACHED)
+        pools.append(PoolStats(len(pool.uses), free, cached, len(pool.uses) - free - cached, pool.uses))
     return tuple(pools)
 
 

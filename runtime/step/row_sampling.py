@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from llmc.runtime.step.params import SamplingParams
 
 # How one row's next token is chosen. Order: repetition, presence and frequency penalties over the history, bias, then
-# temperature, top-k, top-p, min-p, then one draw. The layout is C's, so that a device of this memory can read a step's
-# records where they lie: it is that of LlmcSampling (templates/cpu/abi.h).
+# temperature, top-k, top-p, min-p, then a race of the tokens that are left. The layout is C's, so that a device of this
+# memory can read a step's records where they lie: it is that of LlmcSampling (templates/cpu/abi.h).
 SAMPLING_FIELDS: tuple[tuple[str, type[np.generic]], ...] = (
     ("temperature", np.float32),  # 0: greedy
     ("top_p", np.float32),

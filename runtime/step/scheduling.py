@@ -8,7 +8,7 @@ from enum import Enum
 from llmc.runtime.artifact.bounds import plain
 from llmc.runtime.errors import InvalidParameter
 
-_MOST_QUEUED = 2**31 - 1
+ENDLESS = 2**31 - 1
 _LONGEST = 1e6  # seconds
 
 
@@ -75,8 +75,8 @@ class SchedulingOptions:
     def __post_init__(self) -> None:
         for name in ("max_queued", "max_queued_tokens"):
             value = plain(getattr(self, name))
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST_QUEUED:
-                raise InvalidParameter(f"{name} must be in 1..{_MOST_QUEUED}, got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= ENDLESS:
+                raise InvalidParameter(f"{name} must be in 1..{ENDLESS}, got {value!r}")
             object.__setattr__(self, name, value)
         targets = {one.value: target for one, target in DEFAULT_TARGETS.items()}
         targets |= {LatencyClass.named(name).value: target for name, target in self.targets.items()}

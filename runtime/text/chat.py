@@ -62,6 +62,11 @@ class ChatTemplate:
         """The template that transformers takes in the default one's place where tools are given."""
         return _named(tokenizer.config.get("chat_template")).get("tool_use")
 
+    @property
+    def text(self) -> str:
+        """The template itself, with that for tools."""
+        return self._source
+
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
         """The conversation as text, control tokens spelled out. For people; ids come from `encode`."""
         return self._render(messages, add_generation_prompt, variables, mark="")

@@ -23,6 +23,7 @@ from llmc.runtime.errors import EngineError, InvalidParameter, ManifestInvalid
 
 # Noncharacters of Unicode: never text that is interchanged.
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
+_LONG_TEXT = 4096  # characters
 
 
 class Tokenizer:
@@ -88,6 +89,11 @@ class Tokenizer:
         """The special tokens as they are spelled in text."""
         return tuple(self._aliases)
 
+    @property
+    def special_spellings(self) -> Mapping[int, str]:
+        """The same by their ids."""
+        return {token_id: token.content for token_id, token in self._special.items()}
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out; ids that no token has are left out too."""
         aliases = self._alias_ids
@@ -122,7 +128,10 @@ class Tokenizer:
         if not isinstance(text, str):
             raise InvalidParameter(f"a text is a str, got {type(text).__name__}")
         try:
-            encoding = inner.encode(text, add_special_tokens=False)
+            if len(text) < _LONG_TEXT:
+                encoding = inner.encode(text, add_special_tokens=False)
+            else:  # the library lets other threads run only while it encodes several
+                (encoding,) = inner.encode_batch([text], add_special_tokens=False)
         except (TypeError, UnicodeError) as error:
             raise InvalidParameter("the text holds lone surrogates, which are no Unicode characters") from error
         ids: list[int] = []

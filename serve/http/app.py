@@ -39,6 +39,7 @@ class App:
         if await self._server.cors.preflight(exchange):
             return
         route = self._router.find(exchange)
+        exchange.route = route.path
         if not route.open:
             self._server.keys.check(exchange.header(b"authorization"))
             if (refusal := self._server.not_ready) is not None and exchange.method == "POST":
@@ -49,6 +50,8 @@ class App:
         status = 499 if exchange.gone else exchange.status
         if status >= 400:
             self._server.metrics.refused(status)
+        if self._server.spans is not None:
+            self._server.spans.record(exchange, status)
         if exchange.path in _QUIET and status < 400:
             return
         self._server.log.event(

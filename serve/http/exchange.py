@@ -40,6 +40,7 @@ class Exchange:
         self.scope = scope
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.route = ""  # that answers it, as it is written in the table
         self.id = secrets.token_hex(16)
         self.status = 0
         self.gone = False

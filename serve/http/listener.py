@@ -2,19 +2,21 @@
 
 import asyncio
 import contextlib
+import http
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llmc.serve.http.exchange import ABORT
+from llmc.serve.protocol.errors import ApiError
 
 MAX_HEADERS = 64
 MAX_HEADER_BYTES = 16 * 1024  # all of them, and the path
 HEADER_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 75
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -38,7 +40,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > MAX_HEADER_BYTES:
-            self._refuse()
+            self._refuse(_too_large())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -57,7 +59,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._disarm()
         head = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if self._num_headers > MAX_HEADERS or head > MAX_HEADER_BYTES:
-            self._refuse()
+            self._refuse(_too_large())
         else:
             super().on_headers_complete()
 
@@ -70,16 +72,27 @@ class BoundedHttp(HttpToolsProtocol):
         if not self._refused:
             super().on_message_complete()
 
-    def _refuse(self) -> None:
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn calls this for what is no HTTP."""
+        self._refuse(ApiError(400, msg, code="invalid_http"))
+
+    def _refuse(self, error: ApiError) -> None:
         self._refused = True
         if not self.transport.is_closing():
-            self.transport.write(_TOO_LARGE)
+            body = orjson.dumps(error.body)
+            status = http.HTTPStatus(error.status)
+            head = f"HTTP/1.1 {error.status} {status.phrase}\r\ncontent-type: application/json\r\n"
+            self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
             self.transport.close()
 
     def _disarm(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _too_large() -> ApiError:
+    return ApiError(431, f"at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES} bytes together are read")
 
 
 class Listener(uvicorn.Server):

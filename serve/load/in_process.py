@@ -5,77 +5,61 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from llmc.runtime import Engine, Output, RequestError
+from llmc.runtime import Engine, Output, RequestError, RequestHandle
 from llmc.serve.load.plan import Planned
 from llmc.serve.load.prompts import IdPrompts
 from llmc.serve.load.records import Gauges, Record, Run
 
 
-class Admission(Protocol):
-    """Which requests may be under way. The engine's own limits count beside it."""
-
-    def admits(self, planned: Planned, under_way: Sequence[Planned], steps: int) -> bool:
-        """Whether this request may join; `steps`: that were run since the last one joined."""
-
-
-class Continuous:
-    """As soon as there is room: what the engine does by itself."""
-
-    def admits(self, planned: Planned, under_way: Sequence[Planned], steps: int) -> bool:
-        return True
-
-
 class _Story:
     """What is noted of one request while it runs."""
 
-    def __init__(self, planned: Planned, begin: float, sent: float) -> None:
-        self.planned, self.begin, self.sent = planned, begin, sent
+    def __init__(self, planned: Planned, prompt_len: int, begin: float, sent: float) -> None:
+        self.planned, self.prompt_len, self.begin, self.sent = planned, prompt_len, begin, sent
+        self.handle: RequestHandle | None = None
         self.outputs: list[float] = []
         self.tokens = 0
         self.end: float | None = None
         self.error: str | None = None
 
     def record(self) -> Record:
-        end = self.end if self.end is not None else self.begin
-        length = self.planned.input_len
         return Record(
-            self.planned, self.begin, self.sent, tuple(self.outputs), end, length, self.tokens, error=self.error
+            self.planned,
+            self.begin,
+            self.sent,
+            tuple(self.outputs),
+            self.end if self.end is not None else self.begin,
+            self.prompt_len,
+            self.tokens,
+            cached_tokens=self.handle.num_cached if self.handle is not None else None,
+            error=self.error,
         )
 
 
 class InProcess:
     """Runs plans on an engine, with one thread, its own: what a step costs is all there is."""
 
-    def __init__(self, engine: Engine, admission: Admission | None = None) -> None:
-        self.engine = engine
-        self._admission = admission or Continuous()
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._prompts = IdPrompts(range(engine.manifest.model.num_valid_tokens))
 
     def run(self, plan: Sequence[Planned], concurrency: int | None, seed: str, on_end: Callable[[], None]) -> Run:
         """A closed loop of `concurrency`, or else by the arrivals of the plan."""
-        prompts = {planned.index: self._prompts.make(planned, seed) for planned in plan}
-        loop = _Loop(self.engine, self._admission, prompts, on_end)
-        return loop.run(plan, concurrency)
+        made = {planned.index: self._prompts.make(planned, seed) for planned in plan}
+        prompts = {index: self._engine.encode(p) if isinstance(p, str) else p for index, p in made.items()}
+        return _Loop(self._engine, prompts, on_end).run(plan, concurrency)
 
 
 class _Loop:
     """One run."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        admission: Admission,
-        prompts: dict[int, str | list[int]],
-        on_end: Callable[[], None],
-    ) -> None:
-        self._engine, self._admission, self._prompts, self._on_end = engine, admission, prompts, on_end
+    def __init__(self, engine: Engine, prompts: dict[int, list[int]], on_end: Callable[[], None]) -> None:
+        self._engine, self._prompts, self._on_end = engine, prompts, on_end
         self._stories: list[_Story] = []
         self._under_way: list[Planned] = []
         self._begin = 0.0
         self._steps = 0
-        self._since_joined = 0
         self._kv_peak = 0.0
         self._free_at_rest = engine.num_free_blocks
 
@@ -87,7 +71,6 @@ class _Loop:
                 self._submit(waiting.popleft(), concurrency is None)
             if self._engine.step():
                 self._steps += 1
-                self._since_joined += 1
                 self._kv_peak = max(self._kv_peak, 1 - self._engine.num_free_blocks / self._free_at_rest)
             elif waiting and not self._under_way:
                 time.sleep(max(0.0, (waiting[0].arrival or 0.0) - self._now()))
@@ -104,17 +87,15 @@ class _Loop:
 
     def _may_join(self, planned: Planned, concurrency: int | None) -> bool:
         if concurrency is not None:
-            due = len(self._under_way) < concurrency
-        else:
-            assert planned.arrival is not None, "an open loop needs arrivals"
-            due = planned.arrival <= self._now()
-        return due and self._admission.admits(planned, self._under_way, self._since_joined)
+            return len(self._under_way) < concurrency
+        assert planned.arrival is not None, "an open loop needs arrivals"
+        return planned.arrival <= self._now()
 
     def _submit(self, planned: Planned, by_arrival: bool) -> None:
         now = self._now()
-        story = _Story(planned, (planned.arrival or 0.0) if by_arrival else now, now)
+        prompt = self._prompts[planned.index]
+        story = _Story(planned, len(prompt), (planned.arrival or 0.0) if by_arrival else now, now)
         self._stories.append(story)
-        self._since_joined = 0
 
         def on_output(output: Output) -> None:
             when = self._now()
@@ -129,9 +110,10 @@ class _Loop:
 
         self._under_way.append(planned)
         try:
-            self._engine.submit(
-                self._prompts[planned.index],
+            story.handle = self._engine.submit(
+                prompt,
                 on_output=on_output,
+                latency=planned.latency or "standard",
                 temperature=0.0,
                 max_tokens=planned.output_len,
                 ignore_eos=True,

@@ -12,7 +12,7 @@ from llmc.serve.load.records import Gauges
 SECONDS = 1.0  # between two looks: a look costs the server milliseconds
 KV_USED = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "llamacpp:kv_cache_usage_ratio")
 MEMORY = ("process_resident_memory_bytes",)
-STEPS = ("vllm:iteration_tokens_total_count",)
+STEPS = ("llmc:steps_total", "vllm:iteration_tokens_total_count")
 
 
 class MetricsWatch:

@@ -95,8 +95,6 @@ class BenchOptions:
             raise BenchRefused("--png draws a sweep: give --sweep concurrency=1,2,4,8 or rate=1,2,4 too")
         if self.price_per_hour is not None and not 0 < self.price_per_hour < float("inf"):
             raise BenchRefused(f"--price-per-hour is {self.price_per_hour}, must be more than 0")
-        if self.mix.classes and (self.in_process or self.ablate):
-            raise BenchRefused("--classes go to a server: without --in-process and --ablate")
 
     def _kinds(self) -> tuple[tuple[str, bool], ...]:
         return (("--offline", self.offline), ("--in-process", self.in_process), ("--ablate", self.ablate))

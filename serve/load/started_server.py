@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from llmc.serve.load.refusal import BenchRefused
@@ -23,7 +24,7 @@ START_SECONDS, STOP_SECONDS = 600.0, 15.0
 
 @dataclass(frozen=True)
 class StartedServer:
-    """`ready_seconds`: from its start to the first answer of /health."""
+    """`ready_seconds`: from its start until it was healthy and had a model."""
 
     url: str
     pid: int
@@ -32,11 +33,11 @@ class StartedServer:
 
 @contextmanager
 def started(command: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> Iterator[StartedServer]:
-    """Run a server's command until it is healthy; end it, and its children, afterwards.
+    """Run a server's command, enter when it is ready; end it, and its children, afterwards: after a SIGTERM too.
 
     Raises BenchRefused, with its last words, if it ends before it answers.
     """
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, _exit_on_term():
         begin = time.perf_counter()
         process = subprocess.Popen(
             command,
@@ -48,7 +49,7 @@ def started(command: Sequence[str], port: int, environment: Mapping[str, str] | 
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            while not _healthy(url):
+            while not _ready(url):
                 if process.poll() is not None or time.perf_counter() - begin > START_SECONDS:
                     log.seek(0)
                     words = " | ".join(log.read().decode(errors="replace").splitlines()[-3:])
@@ -79,11 +80,22 @@ def peak_memory(pid: int) -> int | None:
     return own + sum(peak_memory(child) or 0 for child in children)
 
 
-def _healthy(url: str) -> bool:
+@contextmanager
+def _exit_on_term() -> Iterator[None]:
+    """Python dies of SIGTERM at once, and what it started would live on."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        with urlopen(f"{url}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (URLError, OSError):
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ready(url: str) -> bool:
+    """Some servers are healthy before they have a model, others list it before they are healthy."""
+    try:
+        with urlopen(f"{url}/health", timeout=5) as health, urlopen(f"{url}/v1/models", timeout=5) as models:
+            return bool(health.status == 200 and json.load(models)["data"])
+    except (OSError, ValueError, LookupError):
         return False
 
 

@@ -66,11 +66,11 @@ def _optional(m: Summary) -> dict[str, str]:
 def _ratios(results: Sequence[Result]) -> Table:
     """What is lost without each technique: above 1 the first is better, in every column."""
     title = "times as good with it: medians of the rounds' ratios"
-    table = _table("without", "output tok/s", "mean TTFT", "p95 TTFT", "mean TPOT", "p95 E2E", title=title)
+    table = _table("without", "output tok/s", "mean TTFT", "p95 TTFT", "mean TPOT", "p99 ITL", "p95 E2E", title=title)
     for result in results[1:]:
         pairs = list(zip(results[0].repetitions, result.repetitions, strict=True))
         cells = [_ratio([(with_it.output_tps, without.output_tps) for with_it, without in pairs])]
-        for name, value in (("ttft", "mean"), ("ttft", "p95"), ("tpot", "mean"), ("e2e", "p95")):
+        for name, value in (("ttft", "mean"), ("ttft", "p95"), ("tpot", "mean"), ("itl", "p99"), ("e2e", "p95")):
             cells.append(
                 _ratio([(_time(without, name, value), _time(with_it, name, value)) for with_it, without in pairs])
             )

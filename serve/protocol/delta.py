@@ -44,12 +44,6 @@ class ChatParser(Protocol):
         ...
 
 
-class ParserMaker(Protocol):
-    """Makes a parser for one sample. A template may open a section of reasoning itself: see the prompt's end."""
-
-    def __call__(self, tools: Sequence[Tool], prompt_ids: Sequence[int]) -> ChatParser: ...
-
-
 class PlainParser:
     """All of it is content."""
 
@@ -58,7 +52,3 @@ class PlainParser:
 
     def finish(self) -> list[Delta]:
         return []
-
-
-def plain_parser(tools: Sequence[Tool], prompt_ids: Sequence[int]) -> ChatParser:
-    return PlainParser()

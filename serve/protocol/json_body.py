@@ -10,7 +10,7 @@ from llmc.serve.protocol.errors import ApiError, bad
 
 MAX_BODY_BYTES = 8 * 2**20
 MAX_DEPTH = 32  # JSON schemas of tools are the deepest things that clients send
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")] = 1
 _STEPS[list(b"]}")] = -1

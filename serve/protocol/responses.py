@@ -11,7 +11,7 @@ from llmc.serve.protocol.messages import MAX_MESSAGES
 from llmc.serve.protocol.rules import Neutral
 
 _STATELESS = "nothing is stored here: send the whole conversation as input"
-_REFUSED = {
+REFUSED = {
     "previous_response_id": Neutral(_STATELESS),
     "conversation": Neutral(_STATELESS),
     "prompt": Neutral(_STATELESS),
@@ -49,7 +49,7 @@ def read_responses(body: Mapping[str, Any]) -> ResponsesRequest:
     """Raises ApiError."""
     fields = Fields(body)
     chat: dict[str, Any] = {name: value for name in _SAME if (value := fields.take(name)) is not None}
-    for name, rule in _REFUSED.items():
+    for name, rule in REFUSED.items():
         fields.refuse(name, rule)
     instructions = fields.text("instructions", 2**22)
     messages = [] if instructions is None else [{"role": "system", "content": instructions}]

@@ -33,4 +33,5 @@ def _body(model: Model) -> dict[str, Any]:
         "root": model.name,
         "parent": None,
         "max_model_len": model.engine.facts.max_len,
+        "chat": model.chat_facts,
     }

@@ -1,6 +1,7 @@
 """All routes. What is open is open without a key; all else is behind it."""
 
 from llmc.serve.http.routing import Route
+from llmc.serve.page.routes import PAGE_ROUTES
 from llmc.serve.routes.chat import chat
 from llmc.serve.routes.completions import completions
 from llmc.serve.routes.models import embeddings, models, one_model
@@ -22,4 +23,5 @@ ROUTES: tuple[Route[Server], ...] = (
     Route("GET", "/version", version),
     Route("GET", "/health", health, open=True),
     Route("GET", "/ready", ready, open=True),
+    *PAGE_ROUTES,
 )

@@ -11,7 +11,7 @@ from llmc.serve.protocol.generation import check_token_ids, read_model
 from llmc.serve.server import Model, Server
 
 _MAX_CHARS = 4 * 2**20
-_MAX_IDS = 2**20
+_MAX_IDS = 2**17
 
 
 async def tokenize(server: Server, exchange: Exchange) -> None:

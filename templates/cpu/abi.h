@@ -11,8 +11,9 @@
 extern "C" {
 
 // How one row's next token is chosen. Order: repetition, presence and frequency penalties over `history`, bias,
-// then temperature, top-k, top-p, min-p, then one draw. temperature == 0 is greedy: the largest logit after penalties
-// and bias, the lowest id on ties. Log-probabilities are of the raw logits, before all of this.
+// then temperature, top-k, top-p, min-p, then a race of the tokens that are left. temperature == 0 is greedy: the
+// largest logit after penalties and bias, the lowest id on ties. Log-probabilities are of the raw logits, before all
+// of this.
 struct LlmcSampling {
   float temperature;           // >= 0
   float top_p;                 // (0, 1]; 1 = off
@@ -22,7 +23,7 @@ struct LlmcSampling {
   float frequency_penalty;     // 0 = off (output tokens)
   int32_t top_k;               // 0 = off
   int32_t num_logprobs;        // 0..LLMC_MAX_LOGPROBS alternatives wanted beside the chosen token
-  uint64_t seed;               // random numbers are Philox4x32-10 keyed by (seed, sample_index, position)
+  uint64_t seed;               // tokens race with times drawn for (seed, sample_index, position, id): race.h
   uint32_t sample_index;       // which of a request's n samples this row belongs to
   uint32_t position;           // position in the sequence of the token being chosen
   const int32_t* history;      // [history_len] ids of the sequence so far: prompt, then output

@@ -1,6 +1,6 @@
-// Philox4x32-10 (Salmon et al., SC11): random numbers as a function of (seed, sample index, position).
+// Philox4x32-10 (Salmon et al., SC11): four random words as a function of a key and a counter.
 #pragma once
-#include <stdint.h>
+#include "simd.h"
 
 namespace llmc {
 
@@ -18,11 +18,20 @@ inline Philox philox(uint64_t key, Philox counter) {
   return counter;
 }
 
-// The draw of one token: uniform in [0, 1) with 53 bits, from counter {position, sample_index, 0, 0}.
-inline double token_draw(uint64_t seed, uint32_t sample_index, uint32_t position) {
-  Philox r = philox(seed, Philox{{position, sample_index, 0, 0}});
-  uint64_t bits = ((uint64_t)r.word[1] << 32 | r.word[0]) >> 11;
-  return (double)bits * (1.0 / 9007199254740992.0);
+// The same for a counter in each lane.
+struct Philox16 { i32x16 word[4]; };
+
+LLMC_INLINE Philox16 philox16(uint64_t key, Philox16 counter) {
+  uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+  i32x16* c = counter.word;
+  LLMC_UNROLL for (int round = 0; round < 10; ++round) {
+    const Products a = multiply_u32(c[0], 0xD2511F53u), b = multiply_u32(c[2], 0xCD9E8D57u);
+    counter = {{xor_i32(xor_i32(b.high, c[1]), splat_i32((int32_t)k0)), b.low,
+                xor_i32(xor_i32(a.high, c[3]), splat_i32((int32_t)k1)), a.low}};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return counter;
 }
 
 }  // namespace llmc

@@ -13,12 +13,11 @@
 //   5 weight = exp((x - max x) / temperature) in f32; order = x descending, id ascending; all sums in f64
 //     top_k: the first k of the order; top_p: of those, the shortest prefix with at least top_p of their weight;
 //     min_p: of those, weights of at least min_p (the largest weight is 1)
-//   6 u = token_draw(seed, sample_index, position); the first id, ascending, at which the sum of kept weights exceeds
-//     u * their total
+//   6 the winner of the race (race.h) that those tokens run for (seed, sample_index, position)
 #pragma once
 #include "abi.h"
 #include "operand.h"
-#include "philox.h"
+#include "race.h"
 #include "select.h"
 #include "simd_math.h"
 #include "threads.h"
@@ -123,13 +122,13 @@ inline void penalise(const LlmcSampling& s, float* x, int valid, int32_t* counts
 // Tokens under selection, ascending id: all of them, or the likely ones packed together.
 struct Tokens {
   const float* x;
-  float* weights;     // tokens that a filter removes get 0
+  const float* weights;
   const int32_t* ids; // null: the index is the id
   int count;
 };
 
 // Steps 5, from top_k on, and 6; valid and total: number and sum of all weights, of tokens outside of t too.
-inline int32_t draw(const LlmcSampling& s, const Tokens& t, int valid, double total) {
+inline int32_t draw(const LlmcSampling& s, Race race, const Tokens& t, int valid, double total) {
   Cut cut = Cut::everything();
   auto weight = [&](int i) { return (double)t.weights[i]; };
   if (s.top_k > 0 && s.top_k < valid) {
@@ -138,20 +137,10 @@ inline int32_t draw(const LlmcSampling& s, const Tokens& t, int valid, double to
     for (int i = 0; i < t.count; ++i) total += cut.keeps(order_key(t.x[i]), i) ? weight(i) : 0.0;
   }
   if (s.top_p < 1.0f) cut = shortest_prefix(t.x, t.count, cut, s.top_p * total, weight);
-  total = 0.0;
-  for (int i = 0; i < t.count; ++i) {
-    if (!(cut.keeps(order_key(t.x[i]), i) && t.weights[i] >= s.min_p)) t.weights[i] = 0.0f;
-    total += weight(i);
-  }
-  const double goal = token_draw(s.seed, s.sample_index, s.position) * total;
-  double sum = 0.0;
-  int32_t last = -1;
-  for (int i = 0; i < t.count && !(sum > goal); ++i) {
-    if (t.weights[i] == 0.0f) continue;
-    last = i;
-    sum += weight(i);
-  }
-  return t.ids && last >= 0 ? t.ids[last] : last;
+  auto kept = [&](int i) { return cut.keeps(order_key(t.x[i]), i) && t.weights[i] >= s.min_p; };
+  if (t.ids) race.run_listed(t.x, t.ids, t.count, kept);
+  else race.run(t.x, t.count, kept);
+  return race.leader;
 }
 
 // The tokens whose weight is at least LIKELY, packed into three rows at `packed`.
@@ -184,12 +173,15 @@ inline bool filters_stay_within(const LlmcSampling& s, const Tokens& likely, int
 
 // Steps 5 and 6. rows: four rows of scratch.
 inline int32_t draw_token(const LlmcSampling& s, const float* x, int valid, float largest, float* rows) {
-  const double total = exponentials(x, valid, largest, s.temperature, rows);
-  if ((s.top_k > 0 && s.top_k < valid) || s.top_p < 1.0f || s.min_p >= LIKELY) {
-    Tokens likely = pack_likely(x, rows, valid, rows + sample_row_floats(valid));
-    if (filters_stay_within(s, likely, valid, total)) return draw(s, likely, valid, total);
+  Race race(s, x, largest, lowest_id_of(x, valid, largest));  // which every filter keeps
+  if ((s.top_k <= 0 || s.top_k >= valid) && s.top_p >= 1.0f && s.min_p <= 0.0f) {
+    race.run(x, valid, [](int) { return true; });
+    return race.leader;
   }
-  return draw(s, Tokens{x, rows, nullptr, valid}, valid, total);
+  const double total = exponentials(x, valid, largest, s.temperature, rows);
+  Tokens likely = pack_likely(x, rows, valid, rows + sample_row_floats(valid));
+  if (filters_stay_within(s, likely, valid, total)) return draw(s, race, likely, valid, total);
+  return draw(s, race, Tokens{x, rows, nullptr, valid}, valid, total);
 }
 
 inline int32_t choose(const LlmcSampling& s, const float* logits, int valid, float largest, float* scratch) {

@@ -64,7 +64,13 @@ LLMC_OPERATOR(+) LLMC_OPERATOR(-) LLMC_OPERATOR(*) LLMC_OPERATOR(/)
 #define LLMC_BINARY_I32(name) \
   LLMC_INLINE i32x16 name(i32x16 a, i32x16 b) { i32x16 r; LLMC_PARTS r.p[i] = part_##name(a.p[i], b.p[i]); return r; }
 LLMC_BINARY_I32(add_i32) LLMC_BINARY_I32(sub_i32) LLMC_BINARY_I32(and_i32) LLMC_BINARY_I32(or_i32)
+LLMC_BINARY_I32(xor_i32)
 #undef LLMC_BINARY_I32
+// The 64-bit products of unsigned lanes, in halves.
+struct Products { i32x16 low, high; };
+LLMC_INLINE Products multiply_u32(i32x16 a, uint32_t b) {
+  Products r; LLMC_PARTS r.low.p[i] = part_multiply_u32(a.p[i], b, &r.high.p[i]); return r;
+}
 template <int N> LLMC_INLINE i32x16 shift_left(i32x16 a) { i32x16 r; LLMC_PARTS r.p[i] = part_shl<N>(a.p[i]); return r; }
 template <int N> LLMC_INLINE i32x16 shift_right(i32x16 a) { i32x16 r; LLMC_PARTS r.p[i] = part_shr<N>(a.p[i]); return r; }
 

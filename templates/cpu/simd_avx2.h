@@ -29,6 +29,13 @@ LLMC_INLINE vi part_add_i32(vi a, vi b) { return _mm256_add_epi32(a, b); }
 LLMC_INLINE vi part_sub_i32(vi a, vi b) { return _mm256_sub_epi32(a, b); }
 LLMC_INLINE vi part_and_i32(vi a, vi b) { return _mm256_and_si256(a, b); }
 LLMC_INLINE vi part_or_i32(vi a, vi b) { return _mm256_or_si256(a, b); }
+LLMC_INLINE vi part_xor_i32(vi a, vi b) { return _mm256_xor_si256(a, b); }
+LLMC_INLINE vi part_multiply_u32(vi a, uint32_t b, vi* high) {
+  const vi factor = _mm256_set1_epi32((int32_t)b);
+  const vi even = _mm256_mul_epu32(a, factor), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), factor);
+  *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
 template <int N> LLMC_INLINE vi part_shl(vi a) { return _mm256_slli_epi32(a, N); }
 template <int N> LLMC_INLINE vi part_shr(vi a) { return _mm256_srai_epi32(a, N); }
 LLMC_INLINE vi part_bits(vf a) { return _mm256_castps_si256(a); }

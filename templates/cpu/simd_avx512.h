@@ -30,6 +30,13 @@ LLMC_INLINE vi part_add_i32(vi a, vi b) { return _mm512_add_epi32(a, b); }
 LLMC_INLINE vi part_sub_i32(vi a, vi b) { return _mm512_sub_epi32(a, b); }
 LLMC_INLINE vi part_and_i32(vi a, vi b) { return _mm512_and_si512(a, b); }
 LLMC_INLINE vi part_or_i32(vi a, vi b) { return _mm512_or_si512(a, b); }
+LLMC_INLINE vi part_xor_i32(vi a, vi b) { return _mm512_xor_si512(a, b); }
+LLMC_INLINE vi part_multiply_u32(vi a, uint32_t b, vi* high) {
+  const vi factor = _mm512_set1_epi32((int32_t)b);
+  const vi even = _mm512_mul_epu32(a, factor), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), factor);
+  *high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+  return _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}
 template <int N> LLMC_INLINE vi part_shl(vi a) { return _mm512_slli_epi32(a, N); }
 template <int N> LLMC_INLINE vi part_shr(vi a) { return _mm512_srai_epi32(a, N); }
 LLMC_INLINE vi part_bits(vf a) { return _mm512_castps_si512(a); }

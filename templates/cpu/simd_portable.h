@@ -28,6 +28,16 @@ LLMC_INLINE vi part_add_i32(vi a, vi b) { return (vi)((vu)a + (vu)b); }
 LLMC_INLINE vi part_sub_i32(vi a, vi b) { return (vi)((vu)a - (vu)b); }
 LLMC_INLINE vi part_and_i32(vi a, vi b) { return a & b; }
 LLMC_INLINE vi part_or_i32(vi a, vi b) { return a | b; }
+LLMC_INLINE vi part_xor_i32(vi a, vi b) { return a ^ b; }
+LLMC_INLINE vi part_multiply_u32(vi a, uint32_t b, vi* high) {
+  vi low;
+  LLMC_LANES {
+    const uint64_t product = (uint64_t)(uint32_t)a[i] * b;
+    low[i] = (int32_t)(uint32_t)product;
+    (*high)[i] = (int32_t)(product >> 32);
+  }
+  return low;
+}
 template <int N> LLMC_INLINE vi part_shl(vi a) { return (vi)((vu)a << N); }
 template <int N> LLMC_INLINE vi part_shr(vi a) { return a >> N; }
 LLMC_INLINE vi part_bits(vf a) { return (vi)a; }

@@ -15,10 +15,3 @@ LLMC_DEVICE Philox philox(u64 key, Philox counter) {
   }
   return counter;
 }
-
-// The draw of one token: uniform in [0, 1) with 53 bits, from counter {position, sample_index, 0, 0}.
-LLMC_DEVICE double token_draw(u64 seed, u32 sample_index, u32 position) {
-  const Philox r = philox(seed, Philox{{position, sample_index, 0, 0}});
-  const u64 bits = (u64(r.word[1]) << 32 | r.word[0]) >> 11;
-  return double(bits) * (1.0 / 9007199254740992.0);
-}

@@ -2,15 +2,14 @@
 // same random numbers. One block per row; the vocabulary is never sorted.
 //
 // numerics  f32 sums of exponentials have the CPU's order (256 ids in 16 lanes, then a tree; blocks in order, in f64),
-//           so log-probabilities and the total weight are the CPU's bits. Sums of kept weights are integers of 62 bits:
-//           the exact sums, cut off below 2^-62 of their order of magnitude. The CPU adds them in f64, exactly too while
-//           the tokens that the filters leave weigh 1e-6 and more and add up to less than 1024; else its rounding
-//           (relative 1e-13) may move a boundary, which a draw meets with that probability.
+//           so log-probabilities and the total weight are the CPU's bits, and so are scores (race.cuh). Sums of kept
+//           weights are integers of 62 bits: the exact sums, cut off below 2^-62 of their order of magnitude. The CPU
+//           adds them in f64, exactly too while the tokens that the filters leave weigh 1e-6 and more and add up to less
+//           than 1024; else its rounding (relative 1e-13) may move the boundary of top_p.
 #pragma once
-#include "philox.cuh"
-#include "sample_row.cuh"
 #include "selection.cuh"
 #include "step.cuh"
+#include "winner.cuh"
 
 struct SampleOutputs {
   int* tokens;          // [R]; -1 where the logits are not finite
@@ -39,6 +38,7 @@ struct Sampler {
   struct Shared {
     double raw_total, total;  // sums of exponentials of the logits, and of weights
     typename Select::Shared select;
+    typename Winner<VALID, THREADS, LIST>::Shared winner;
     Extremes extremes[kWarps];
     float raw_sums[kBlocks], sums[kBlocks];
     float best_x[kMaxLogprobs];
@@ -92,7 +92,7 @@ struct Sampler {
   static LLMC_DEVICE void find_best(Shared& s, const float* logits, int n) {
     const Tokens all{logits, 0, VALID, 0.0f, 1.0f, 0}, largest{nullptr, 0, THREADS, 0.0f, 1.0f, 0};
     Kept kept = all_kept();
-    kept.lowest = Select::reach(s.select, largest, kept, false, n, 0, Select::kKeyLevels).key;
+    kept.lowest = Select::reach(s.select, largest, kept, false, n, Select::kKeyLevels).key;
     if (threadIdx.x == 0) s.select.listed = s.num_best = 0;
     __syncthreads();
     Select::each(s.select, all, [&](float x, int id, bool live, int) {
@@ -101,7 +101,7 @@ struct Sampler {
     __syncthreads();
     const int few = s.select.listed;
     const Tokens tokens = few <= LIST ? Tokens{nullptr, 0, few, 0.0f, 1.0f, 0} : all;
-    const Place last = Select::reach(s.select, tokens, kept, false, n, 0, Select::kLevels);
+    const Place last = Select::reach(s.select, tokens, kept, false, n, Select::kLevels);
     kept.lowest = last.key, kept.last_id = last.id;
     Select::each(s.select, tokens, [&](float x, int id, bool live, int) {
       if (!live || !kept.has(order_key(x), id)) return;
@@ -214,41 +214,38 @@ struct Sampler {
     return total;
   }
 
-  // Steps 5 and 6.
-  static LLMC_DEVICE int draw(Shared& s, const SampleRow& row, const float* x, float largest) {
-    const int scale = scale_of(s.total);
-    const bool by_rank = row.top_k > 0 && row.top_k < VALID, by_sum = row.top_p < 1.0f;
+  static LLMC_DEVICE bool by_rank(const SampleRow& row) { return row.top_k > 0 && row.top_k < VALID; }
+  static LLMC_DEVICE bool by_sum(const SampleRow& row) { return row.top_p < 1.0f; }
+  static LLMC_DEVICE bool filters(const SampleRow& row) { return by_rank(row) || by_sum(row) || row.min_p > 0.0f; }
+
+  // Steps 5 and 6. Where no filter asks for weights, there are none.
+  static LLMC_DEVICE int draw(Shared& s, const SampleRow& row, const float* x, const Extremes& top) {
+    Tokens tokens{x, 0, VALID, top.largest, row.temperature, 0};
+    Kept kept = all_kept();
+    if (filters(row)) filter(s, row, tokens, kept);
+    return Winner<VALID, THREADS, LIST>::of(s.winner, s.select, row, tokens, kept, top.largest, top.id);
+  }
+  // Step 5, but for min_p: which tokens are kept, and likely ones alone where those are among them.
+  static LLMC_DEVICE void filter(Shared& s, const SampleRow& row, Tokens& tokens, Kept& kept) {
+    const int scale = tokens.scale = scale_of(s.total);
+    const bool by_rank = Sampler::by_rank(row), by_sum = Sampler::by_sum(row);
     const bool by_weight = row.min_p >= kLikely;
     const u64 whole = reaching(double(row.top_p) * s.total * two_to(scale));
-    Tokens tokens{x, 0, VALID, largest, row.temperature, scale};
-    Kept kept = all_kept();
     const int listed = s.select.listed;
     if (listed <= LIST && (by_rank || by_sum || by_weight)) {  // do the filters leave likely tokens alone?
-      const Tokens likely{nullptr, 0, listed, largest, row.temperature, scale};
+      const Tokens likely{nullptr, 0, listed, tokens.largest, row.temperature, scale};
       const bool within = by_rank ? row.top_k <= likely.end
                           : by_weight || Select::kept_weight(s.select, likely, kept) >= whole;
       if (within) tokens = likely;
     }
-    Place chosen{};
     LLMC_NO_UNROLL
-    for (int step = 0; step < 3; step++) {  // top_k, top_p, then min_p and the draw
-      if ((step == 0 && !by_rank) || (step == 1 && !by_sum)) continue;
-      u64 target = row.top_k;
-      if (step == 1) {
-        target = whole;
-        if (by_rank) target = reaching(double(row.top_p) * double(Select::kept_weight(s.select, tokens, kept)));
-      }
-      if (step == 2) {
-        kept.min_weight = row.min_p;
-        const u64 sum = Select::kept_weight(s.select, tokens, kept);
-        target = exceeding(token_draw(row.seed, row.sample_index, row.position) * double(sum));
-        target = min_of(target, sum);
-      }
-      const int level = step < 2 ? 0 : Select::kKeyLevels;
-      chosen = Select::reach(s.select, tokens, kept, step > 0, target, level, Select::kLevels);
-      if (chosen.found) kept.lowest = chosen.key, kept.last_id = chosen.id;
+    for (int step = 0; step < 2; step++) {  // top_k, then top_p
+      if (step == 0 ? !by_rank : !by_sum) continue;
+      u64 target = step == 0 ? row.top_k : whole;
+      if (step == 1 && by_rank) target = reaching(double(row.top_p) * double(Select::kept_weight(s.select, tokens, kept)));
+      const Place last = Select::reach(s.select, tokens, kept, step == 1, target, Select::kLevels);
+      if (last.found) kept.lowest = last.key, kept.last_id = last.id;
     }
-    return chosen.id;
   }
 
   static LLMC_DEVICE void run(const SampleRow* sampling, const float* logits, const Counts* counts, const int* history,
@@ -277,9 +274,9 @@ struct Sampler {
         edit(row, penalised, history, bias_ids, bias, logits, copy);
         top = extremes(s, x, nullptr);
       }
-      const bool draws = row.temperature > 0.0f && top.largest - top.largest == 0.0f;
-      exponentials(s, logits, raw.largest, x, top.largest, draws, row.temperature);
-      if (draws) token = draw(s, row, x, top.largest);
+      const bool draws = row.temperature != 0.0f && top.largest - top.largest == 0.0f;
+      exponentials(s, logits, raw.largest, x, top.largest, draws && filters(row), row.temperature);
+      if (draws) token = draw(s, row, x, top);
       else if (top.largest - top.largest == 0.0f) token = top.id;
     }
     grid_launch_dependents();

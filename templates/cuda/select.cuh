@@ -22,9 +22,8 @@ LLMC_DEVICE u64 fixed_point(float w, int scale) {
   const u64 mantissa = (float_bits(w) & 0x7fffffu) | 0x800000u;
   return mantissa << max_of(shift, 0) >> min_of(max_of(-shift, 0), 24);
 }
-// The least integer n with n >= x, and with n > x; x in [0, 2^63].
+// The least integer n with n >= x; x in [0, 2^63].
 LLMC_DEVICE u64 reaching(double x) { return u64(x) + (double(u64(x)) < x); }
-LLMC_DEVICE u64 exceeding(double x) { return u64(x) + 1; }
 
 LLMC_DEVICE u64 warp_sum(u64 v) {
   LLMC_UNROLL
@@ -32,17 +31,15 @@ LLMC_DEVICE u64 warp_sum(u64 v) {
   return v;
 }
 
-// Which tokens are in the game: keys lowest..highest, of those with the lowest key ids up to last_id, and (where
-// weights are known) weights of at least min_weight.
+// Which tokens are in the game: keys lowest..highest, of those with the lowest key ids up to last_id.
 struct Kept {
   u32 highest, lowest;
   int last_id;
-  float min_weight;
   LLMC_DEVICE bool has(u32 key, int id) const {
     return key <= highest && (key > lowest || (key == lowest && id <= last_id));
   }
 };
-LLMC_DEVICE Kept all_kept() { return {0xffffffffu, 0u, 0x7fffffff, 0.0f}; }
+LLMC_DEVICE Kept all_kept() { return {0xffffffffu, 0u, 0x7fffffff}; }
 
 // 256 sums of 64 bits, in halves: shared memory adds 32 bits at a time.
 struct Bins {

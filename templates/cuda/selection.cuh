@@ -65,9 +65,7 @@ struct Selection {
   static LLMC_DEVICE u64 measure(const Shared& s, const Tokens& tokens, const Kept& kept, bool weighs, float x, int id,
                                  int place) {
     if (!kept.has(order_key(x), id)) return 0;
-    if (!weighs) return 1;
-    const float w = weight(s, tokens, x, place);
-    return w >= kept.min_weight ? fixed_point(w, tokens.scale) : 0;
+    return weighs ? fixed_point(weight(s, tokens, x, place), tokens.scale) : 1;
   }
 
   // A barrier lies between two calls.
@@ -93,12 +91,12 @@ struct Selection {
     int id;
   };
 
-  // Where the measure of kept tokens, added up in the order of levels begin .. end-1, reaches target.
-  static LLMC_DEVICE Place reach(Shared& s, Tokens tokens, Kept kept, bool weighs, u64 target, int begin, int end) {
+  // Where the measure of kept tokens, added up in the order of levels 0 .. end-1, reaches target.
+  static LLMC_DEVICE Place reach(Shared& s, Tokens tokens, Kept kept, bool weighs, u64 target, int end) {
     u32 key = 0, rank = 0;  // the digits found so far
     u64 above = 0;
     LLMC_NO_UNROLL
-    for (int level = begin; level != end; level++) {
+    for (int level = 0; level != end; level++) {
       const bool by_id = level >= kKeyLevels;
       const int shift = 8 * ((by_id ? kLevels : kKeyLevels) - 1 - level);
       for (int i = threadIdx.x; i < 256; i += THREADS) s.bins.low[i] = s.bins.high[i] = 0;
@@ -118,7 +116,7 @@ struct Selection {
       above = s.above;
       if (!by_id) {
         key |= u32(s.digit) << shift;
-        if (level == kKeyLevels - 1) kept = {key, key, key == kept.lowest ? kept.last_id : 0x7fffffff, kept.min_weight};
+        if (level == kKeyLevels - 1) kept = {key, key, key == kept.lowest ? kept.last_id : 0x7fffffff};
       } else {
         rank |= u32(s.digit) << shift;
         if (tokens.x) {  // the ids that these digits leave

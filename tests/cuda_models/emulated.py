@@ -137,13 +137,30 @@ def crossed(engine: Engine, seed: str, rounds: str) -> NDArray[np.float32]:
     return engine.logits([1, 2, 3])
 
 
+def cached(engine: Engine) -> NDArray[np.float32]:
+    """Prefixes that are found around a block's end, whole and in part, in a pool that evicts: what each answers is what
+    it answers where nothing is found."""
+    ids = ids_of(66, engine.manifest.model.num_valid_tokens, 1)
+    for length in (31, 32, 33, 64, 65):
+        for prompt in (ids[:length], [*ids[: length - 4], 5, 6, 7]):
+            (cold,) = engine.generate([prompt], GREEDY, salt=f"{length} {len(prompt)}")
+            found = engine.generate([prompt] * 3, GREEDY)
+            hits = [completion.num_cached for completion in (cold, *found)]
+            assert hits[0] == 0 and hits[3] == len(prompt) - 1, (len(prompt), hits, engine.device.num_blocks)
+            assert all((f.token_ids, f.logprobs) == (cold.token_ids, cold.logprobs) for f in found)
+            engine.check_integrity()
+    counters = engine.core.blocks.counters
+    assert counters.evictions and counters.copies and engine.num_free_blocks == sum(engine.device.num_blocks)
+    return engine.logits(ids[:3])
+
+
 def teacher_forced(engine: Engine, length: str) -> NDArray[np.float32]:
     """Logits of every position of one sequence."""
     return engine.logits(ids_of(int(length), engine.manifest.model.num_valid_tokens, 1))
 
 
 CHECKS: dict[str, Callable[..., NDArray[np.float32]]] = {
-    f.__name__: f for f in (one_arithmetic, under_pressure, crossed, teacher_forced)
+    f.__name__: f for f in (one_arithmetic, under_pressure, crossed, cached, teacher_forced)
 }
 
 
@@ -154,6 +171,9 @@ def main(check: str, folder: str, out: str, *arguments: str) -> None:
     if check in ("under_pressure", "crossed"):  # three blocks of each KV group: one sequence of 64 fits, two do not
         block_bytes = sum(group.block_bytes for group in read_manifest(Path(folder)).targets[0].kv.groups)
         limits = {"max_seq_len": 64, "max_batch": 3, "kv_memory": 3 * block_bytes}
+    if check == "cached":
+        block_bytes = sum(group.block_bytes for group in read_manifest(Path(folder)).targets[0].kv.groups)
+        limits = {"max_seq_len": 72, "max_batch": 3, "kv_memory": 9 * block_bytes}
     with Engine.load(Path(folder), device="cuda", **limits) as engine:
         np.savez(out, logits=CHECKS[check](engine, *arguments))
 

@@ -57,6 +57,13 @@ def test_crossed_requests(family: str, checked: bool, rounds: int, engines: Engi
     Emulation(checked, "random:4").logits("crossed", engine, tmp_path, 7, rounds)
 
 
+def test_a_cached_prefix(engines: Engines, tmp_path: Path) -> None:
+    """Blocks that are shared and blocks that are copied by the device, with windows."""
+    _, folder = engines.model("gemma3")
+    engine = engines.engine(folder, Scheme.BF16, target="h100", **SMALL)
+    Emulation(checked=True, schedule="random:5").logits("cached", engine, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("target", "scheme"),
     [("a100", Scheme.F16), *(pytest.param(t, Scheme.BF16, marks=pytest.mark.soak) for t in ("l40s", "b200"))],

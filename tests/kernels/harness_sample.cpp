@@ -17,7 +17,10 @@ EXPORT void philox_block(uint64_t key, const uint32_t* counter, uint32_t* out) {
   Philox r = philox(key, Philox{{counter[0], counter[1], counter[2], counter[3]}});
   for (int i = 0; i < 4; ++i) out[i] = r.word[i];
 }
-EXPORT double draw_of(uint64_t seed, uint32_t sample_index, uint32_t position) {
-  return token_draw(seed, sample_index, position);
+EXPORT void philox_lanes(uint64_t key, const uint32_t* counters, uint32_t* out) {  // [4, 16] each
+  Philox16 c;
+  for (int i = 0; i < 4; ++i) c.word[i] = load_i32(counters + 16 * i);
+  const Philox16 r = philox16(key, c);
+  for (int i = 0; i < 4; ++i) store_i32(out + 16 * i, r.word[i]);
 }
 EXPORT int64_t sampling_bytes() { return sizeof(LlmcSampling); }

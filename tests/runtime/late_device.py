@@ -55,7 +55,7 @@ class LateDevice:
         future.result()
 
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
-        assert self._future is None, "copies belong between two steps"
+        assert self._future is None, "blocks are copied while a step is under way"
         self._device.copy_blocks(copies)
 
     def close(self) -> None:

@@ -118,12 +118,15 @@ static int32_t choose(const LlmcSampling& q, const float* raw) {
   double kept = 0;
   size_t m = 0;
   while (m < n && kept < q.top_p * total) kept += p[m++];
-  while (m > 1 && p[m - 1] < q.min_p * p[0]) kept -= p[--m];
-  uint64_t r = mix(mix(mix(q.seed) ^ q.sample_index) ^ q.position);
-  double u = (double)(r >> 11) / 9007199254740992.0 * kept, sum = 0;
-  for (size_t i = 0; i < m; ++i)
-    if ((sum += p[i]) > u) return order[i];
-  return order[m - 1];
+  while (m > 1 && p[m - 1] < q.min_p * p[0]) --m;
+  const uint64_t row = mix(mix(mix(q.seed) ^ q.sample_index) ^ q.position);
+  int first = -1;
+  double least = INFINITY;
+  for (size_t i = 0; i < m; ++i) {
+    double time = -log(((mix(row ^ order[i]) >> 12) + 0.5) / 4503599627370496.0) / p[i];
+    if (time < least || (time == least && order[i] < first)) first = order[i], least = time;
+  }
+  return first;
 }
 
 static void log_probs(const LlmcStep* s, int row, const float* logits, int32_t chosen, int count) {

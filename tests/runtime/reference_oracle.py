@@ -85,14 +85,13 @@ def choose(
         count += 1
     while count > 1 and weights[count - 1] < _f32(params.min_p) * weights[0]:
         count -= 1
-        kept -= weights[count]
-    draw = (mix(mix(mix(seed) ^ 0) ^ len(tokens)) >> 11) / 9007199254740992.0 * kept
-    reached = 0.0
-    for v, weight in zip(order[:count], weights, strict=False):
-        reached += weight
-        if reached > draw:
-            return v
-    return order[count - 1]
+    row = mix(mix(mix(seed) ^ 0) ^ len(tokens))  # of sample 0
+    times = {
+        v: -math.log(((mix(row ^ v) >> 12) + 0.5) / 4503599627370496.0) / weight
+        for v, weight in zip(order[:count], weights, strict=False)
+        if weight > 0
+    }
+    return min(times, key=lambda v: (times[v], v))
 
 
 def generate(

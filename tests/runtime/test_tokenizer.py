@@ -125,3 +125,46 @@ def test_64_threads_get_the_same_ids() -> None:
     for thread in threads:
         thread.join()
     assert results == [expected] * 64
+
+
+LONG = "hello <|im_end|> 世界, naïve <think>a🙂 " * 1000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_text_is_encoded_alike(kind: str) -> None:
+    assert TOKENIZERS[kind].encode(LONG) == TOKENIZERS[kind]._inner.encode(LONG, add_special_tokens=False).ids
+    with pytest.raises(InvalidParameter, match="surrogates"):
+        TOKENIZERS[kind].encode(LONG + "\ud800")
+
+
+def test_a_long_text_lets_other_threads_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library holds Python's lock while it encodes a single text, and a server's event loop would wait for it."""
+    turns: list[int] = []
+    ended = threading.Event()
+
+    class Watched:
+        """What the library is asked for, and how often another thread ran meanwhile."""
+
+        def __init__(self, inner: Inner) -> None:
+            self._inner = inner
+            self.meanwhile = 0
+
+        def encode_batch(self, texts: list[str], add_special_tokens: bool) -> object:
+            began = len(turns)
+            encoded = self._inner.encode_batch(texts, add_special_tokens=add_special_tokens)
+            self.meanwhile = len(turns) - began
+            return encoded
+
+    def count() -> None:
+        while not ended.is_set():
+            turns.append(1)
+
+    tokenizer = Tokenizer(KINDS["byte_level"](), NONE, {})
+    watched = Watched(tokenizer._inner)
+    monkeypatch.setattr(tokenizer, "_inner", watched)
+    other = threading.Thread(target=count)
+    other.start()
+    tokenizer.encode(LONG)
+    ended.set()
+    other.join()
+    assert watched.meanwhile > 1000

@@ -74,16 +74,18 @@ class ScriptedEngine:
     name: str = "toy"
     script: Script = field(default_factory=lambda: says(TEXT))
     template: str | None = TEMPLATE
+    max_len: int = MAX_LEN
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
     refusal: RuntimeFailure | None = None
     step_seconds: float = 0
     fault_after: int | None = None  # tokens of a sample, then it fails
+    fault: RuntimeFailure = field(default_factory=lambda: RequestError("the script fails here"))
     streams: list[ScriptedStream] = field(default_factory=list)
     started: int = 0
     ended: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(FinishReason, 0))
 
     def __post_init__(self) -> None:
-        self.facts = facts(self.name)
+        self.facts = replace(facts(self.name), max_len=self.max_len)
         self.tokenizer: Tokenizer | None = tokenizer()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -127,8 +129,8 @@ class ScriptedEngine:
         params.check_vocabulary(NUM_VALID)
         if not ids or any(not 0 <= token < NUM_VALID for token in ids):
             raise InvalidParameter("the prompt must hold ids that the model has, at least one")
-        if len(ids) >= MAX_LEN:
-            raise PromptTooLong(f"the prompt has {len(ids)} tokens; max_seq_len is {MAX_LEN}")
+        if len(ids) >= self.max_len:
+            raise PromptTooLong(f"the prompt has {len(ids)} tokens; max_seq_len is {self.max_len}")
         asked = {"latency": latency, "priority": priority, "salt": salt, "n": n, "best_of": best_of}
         stream = ScriptedStream(self, request_id or f"r{next(self._ids)}", ids, params, n, best_of or n, asked)
         self.started += 1
@@ -204,7 +206,8 @@ class ScriptedStream:
     @property
     def ends(self) -> Ends:
         stop_ids = frozenset(self.params.stop_token_ids) | ({IM_END} if not self.params.ignore_eos else set())
-        most = min(self.params.max_tokens or MAX_LEN, MAX_LEN - len(self.prompt))
+        limit = self.engine.max_len
+        most = min(self.params.max_tokens or limit, limit - len(self.prompt))
         return Ends(stop_ids, self.params.min_tokens, most)
 
     def _step(self, at: int, answer: Answer, token: int | None) -> Output:
@@ -212,7 +215,7 @@ class ScriptedStream:
         if self.engine.gone.is_set():
             error = EngineGone("the engine has died")
         elif self.engine.fault_after == len(answer.token_ids):
-            error = RequestError("the script fails here")
+            error = self.engine.fault
         if error is not None or self.cancelled or token is None:
             reason = FinishReason.ERROR if error or token is None else FinishReason.CANCELLED
             output = Output(answer.interrupt(), (), (), reason, error, at)

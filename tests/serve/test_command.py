@@ -77,6 +77,27 @@ def test_a_killed_child_ends_streams_with_an_error_and_then_the_server(shared_en
         assert one.process.wait(HANG) == 1
 
 
+def until_metric(one: Served, line: str) -> None:
+    end = time.monotonic() + HANG
+    while line not in httpx.get(f"{one.url}/metrics").text:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_client_that_goes_away_frees_its_blocks(one_server: Served, stream: bool) -> None:
+    label = 'engine="0",how="cancelled",model_name="toy"'
+    port = int(one_server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), HANG) as connection:
+        body = json.dumps({**LONG, "n": 8, "stream": stream}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        until_metric(one_server, 'vllm:num_requests_running{engine="0",model_name="toy"} 8.0')
+    until_metric(one_server, f"llmc:requests_ended_total{{{label}}} {1 + stream}.0")
+    until_metric(one_server, 'vllm:num_requests_running{engine="0",model_name="toy"} 0.0')
+    until_metric(one_server, 'vllm:kv_cache_usage_perc{engine="0",model_name="toy"} 0.0')
+
+
 def test_with_restart_it_serves_again(shared_engine: Path) -> None:
     with served(shared_engine, "--restart") as one:
         os.kill(one.child, signal.SIGKILL)

@@ -60,7 +60,8 @@ async def running(engine: ScriptedEngine, restart: bool = False) -> AsyncIterato
         serving.cancel()
 
 
-def test_what_is_under_way_finishes_and_what_is_new_is_refused() -> None:
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.soak) for first in range(10, 100, 10))])
+def test_what_is_under_way_finishes_and_what_is_new_is_refused(first: int) -> None:
     async def work(rng: random.Random) -> None:
         async with running(ScriptedEngine(step_seconds=0.001)) as one:
             asked = [asyncio.create_task(one.ask(stream)) for stream in (True, False, True)]
@@ -79,7 +80,7 @@ def test_what_is_under_way_finishes_and_what_is_new_is_refused() -> None:
             assert await one.exit == 0
 
     async def all_states() -> None:
-        await asyncio.gather(*(work(random.Random(seed)) for seed in range(10)))
+        await asyncio.gather(*(work(random.Random(seed)) for seed in range(first, first + 10)))
 
     asyncio.run(all_states())
 

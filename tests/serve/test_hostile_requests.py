@@ -188,3 +188,9 @@ async def fuzz(rounds: int, seed: int) -> Counter[int]:
 def test_fuzzed_bodies(seed: int) -> None:
     seen = asyncio.run(fuzz(5000, seed))
     assert seen[200] > 300 and seen[400] > 1000
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1000, 1100))
+def test_a_million_fuzzed_bodies(seed: int) -> None:
+    asyncio.run(fuzz(10_000, seed))

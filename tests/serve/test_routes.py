@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmc.runtime.errors import QueueFull
+from llmc.runtime.errors import PromptTooLong, QueueFull
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.process.protocol import State
 from tests.serve.asgi import JSON, Call, Client
@@ -241,6 +241,26 @@ def test_a_full_queue_is_429_and_a_prompt_that_cannot_fit_400() -> None:
         assert (long.status, long.json()["error"]["code"]) == (400, "context_length_exceeded")
         several = await client.post("/v1/completions", {"prompt": [[5], [5] * MAX_LEN]})
         assert several.status == 400 and client.engine.streams[0].cancelled and not client.server.running
+
+    run(work())
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_what_the_engines_process_refuses_has_its_status(path: str, stream: bool) -> None:
+    """R12: it hears of a full queue with the first row of the answer, when a stream has not begun."""
+
+    async def work() -> None:
+        client = Client.of(ScriptedEngine(fault_after=0, fault=QueueFull("2048 requests wait", 7)))
+        text = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/responses": "input"}[path]
+        body = {text: [HI] if path != "/v1/completions" else "Hi", "stream": stream}
+        full = await client.post(path, body)
+        assert (full.status, full.headers["retry-after"]) == (429, "7")
+        assert full.json()["error"]["code"] == "queue_full"
+        client.engine.fault = PromptTooLong("no room")
+        assert (await client.post(path, body)).status == 400
+        metrics = (await client.get("/metrics")).body.decode()
+        assert 'llmc:requests_ended_total{engine="0",how="refused",model_name="toy"} 2.0' in metrics
 
     run(work())
 

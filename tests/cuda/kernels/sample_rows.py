@@ -112,27 +112,37 @@ def rows(rng: np.random.Generator, count: int, valid: int, vocab: int) -> tuple[
 EDGE_IDS = 1000
 
 
+# What the rows of edges() draw.
+EDGE_TOKENS = (403, 255, 255, 999, 403, 700, 9, 488, 106, 888)
+
+
 def edges() -> tuple[np.ndarray, list[Choice]]:
     """Rows f32[n, EDGE_IDS] in which a bound decides: with any comparison of the kernel shifted by one, another token
-    is chosen. All draw 1 - 4e-9, so a row that keeps tokens of one weight chooses the last of them."""
+    is chosen. Each has the first position at which the token in question runs fastest: a shifted bound keeps it out, or
+    lets in one that runs faster still."""
     ids = np.arange(EDGE_IDS)
-    spread = np.where(ids == 0, 0.0, -0.91)  # the f32 sum of its weights is 2e-7 below the exact one
+    tail = np.where(ids == 0, 0.0, -14.0)  # all tokens but one are below 1e-6
+    half = np.where(ids < 512, 0.0, -200.0)  # 256 tokens have exactly half of the weight
+    spread = np.where(ids < 999, np.where(ids == 0, 0.0, -0.91), -11.5)  # the f32 sum is 2e-7 below the exact one
+    nine = np.where((ids == 36) | (ids // 4 == 25) | (ids // 4 == 26), 0.0, -200.0)
     below = np.full(EDGE_IDS, -1.0)
     below[[3, 700]] = 1e-39, 2.0**-126  # a denormal is zero, the smallest normal is not
-    cases: list[tuple[np.ndarray, dict[str, float]]] = [
-        (np.where(ids == 0, 0.0, -14.0), {}),  # no top_k: all tokens but one are below 1e-6
-        (np.where(ids < 512, 0.0, -200.0), {"top_p": 0.5}),  # 256 tokens have exactly half of the weight
-        (np.where(ids < 512, 0.0, -200.0), {"top_p": 0.5, "top_k": 600}),
-        (np.where(ids < 999, spread, -11.5), {}),  # no top_p: the last token's weight is within the sum's error
-        (np.where(ids < 999, spread, -11.5), {"top_k": EDGE_IDS, "top_p": 0.8900533}),  # where that error counts
-        (np.where(ids == 0, 0.0, -14.0), {"top_k": EDGE_IDS}),
-        (below, {"temperature": 0.0}),
-        (np.where(ids == 9, 1.0, 0.5), {"repetition_penalty": 2.0}),  # a penalty, and nothing to penalise
+    cases: list[tuple[np.ndarray, int, dict[str, float]]] = [
+        (tail, 222, {}),  # no top_k
+        (half, 22286, {"top_p": 0.5}),
+        (half, 22286, {"top_p": 0.5, "top_k": 600}),
+        (spread, 25776661, {}),  # no top_p: the last token's weight is within the sum's error
+        (tail, 222, {"top_k": EDGE_IDS}),
+        (below, 0, {"temperature": 0.0}),
+        (np.where(ids == 9, 8.0, 0.5), 0, {"repetition_penalty": 2.0}),  # a penalty, and nothing to penalise
+        (half, 22286, {"min_p": 1.0}),  # 512 tokens weigh exactly that
+        (nine, 0, {"top_k": 9}),  # behind the list's nine lies what thread 9 left there, which would run as id 9
+        (spread, 815912, {"top_k": EDGE_IDS, "top_p": 0.8900533}),  # where the sum's error counts; no row behind it
     ]
     chosen = []
-    for _, fields in cases:
+    for _, position, fields in cases:
         s = record(**fields)
-        s.seed, s.position = 1, 19351156
+        s.seed, s.position = 1, position
         nothing = np.zeros(0, np.int32)
         chosen.append(Choice(s, nothing, nothing, np.zeros(0, np.float32)))
-    return np.stack([x for x, _ in cases]).astype(np.float32), chosen
+    return np.stack([x for x, _, _ in cases]).astype(np.float32), chosen

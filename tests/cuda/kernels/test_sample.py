@@ -48,6 +48,11 @@ def test_equals_the_cpu_bit_for_bit(fast: Lab, valid: int, vocab: int, threads: 
     assert not differences(got, cpu_sample(logits, sampling, valid))
 
 
+def test_edges_draw_the_tokens_at_their_bounds() -> None:
+    logits, chosen = sample_rows.edges()
+    assert tuple(cpu_sample(logits, [c.record for c in chosen], sample_rows.EDGE_IDS).tokens) == sample_rows.EDGE_TOKENS
+
+
 def test_a_row_does_not_depend_on_its_company(fast: Lab) -> None:
     p = SampleParams(1000, 1000, 64, 64)
     logits, chosen = sample_rows.rows(np.random.default_rng(1), 40, p.valid, p.vocab)

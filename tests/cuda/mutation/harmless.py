@@ -7,6 +7,9 @@ deleted if it is a call. mutate.py fails if an entry is no mutant any more, or i
 _ALL = "the whole row gives the right answer too: a list that would do is only not made use of"
 _TWICE = "one stage is fetched twice before anyone reads it: the same bytes to the same place, by the same threads"
 
+_TIES = "two scores of 52 random bits and more are equal in none of the rows, but for a token and itself"
+_BOUND = "the bound lies 1e-3 below what would be equal"
+
 HARMLESS: dict[tuple[str, int, str], str] = {
     (
         "attention_layer.cuh",
@@ -61,6 +64,23 @@ HARMLESS: dict[tuple[str, int, str], str] = {
         "if (token0 «>=» count) {  // nothing to do: but no copy may land in shared memory that is another block's by then",
     ): "a block without tokens computes with zeros and stores nothing",
     (
+        "race.cuh",
+        0,
+        "for (int odd = 17; odd «>» 0; odd -= 2) p = p * z + 1.0 / odd;",
+    ): "an odd number is not 0",
+    ("race.cuh", 0, "if (s «>» score || (s == score && i < id)) score = s, id = i;"): _TIES,
+    ("race.cuh", 0, "if (s > score || (s == score && i «<» id)) score = s, id = i;"): _TIES,
+    (
+        "race.cuh",
+        0,
+        "return fmaf(float(float_bits(float(word >> 8))), -8.2629582e-8f, distance(x) + 104.66523f) «>» bound;",
+    ): _BOUND,
+    (
+        "race.cuh",
+        0,
+        "return __ballot_sync(0xffffffffu, distance(nearest) + 36.8f «>» bound) == 0;",
+    ): _BOUND,
+    (
         "sample.cuh",
         0,
         "if (largest > e.largest || (largest == e.largest && id «<» e.id)) e.largest = largest, e.id = id;",
@@ -107,4 +127,24 @@ HARMLESS: dict[tuple[str, int, str], str] = {
         0,
         "for (int base = tokens.first / 4 * 4; base «<» tokens.end; base += THREADS * 4) {",
     ): "one more round in which no token is live",
+    (
+        "sample.cuh",
+        0,
+        "static LLMC_DEVICE bool filters(const SampleRow& row) { return by_rank(row) || by_sum(row) || row.min_p «>» 0.0f; }",
+    ): "without a filter all tokens are kept, weighed or not",
+    (
+        "sample.cuh",
+        0,
+        "for (int step = 0; step «<» 2; step++) {  // top_k, then top_p",
+    ): "a third step would count tokens, and ask for more than there are",
+    (
+        "winner.cuh",
+        0,
+        "for (int base = -THREADS; base «<» count; base += THREADS) {",
+    ): "one more round in which nobody runs",
+    (
+        "winner.cuh",
+        0,
+        "for (int k = 0; k «<» 4; k++) {",
+    ): "behind the fourth token is none",
 }

@@ -42,7 +42,7 @@ _SAMPLE: Cases = (
 HEADERS: dict[str, Cases] = {
     "rows.cuh": tuple((rows.kernel(body), {"rows": 2}) for body in (rows.every_type(48), rows.layer_norm(768))),
     **{file: tuple(cases) for file, cases in (MUTATED | ATTENTION_MUTATED).items()},
-    **{file: _SAMPLE for file in ("sample.cuh", "selection.cuh", "select.cuh", "philox.cuh")},
+    **{f"{name}.cuh": _SAMPLE for name in ("sample", "selection", "select", "winner", "race", "philox")},
 }
 # Bodies whose generated kernels are mutated: every form of loop, reductions over rows and heads, cache writes.
 BODIES = (

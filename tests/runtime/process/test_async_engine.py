@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from llmc.runtime import Completion, Engine, FinishReason, SamplingParams
-from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong, RequestError
+from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong, QueueFull, RequestError
 from llmc.runtime.loop.results import Output
 from llmc.runtime.process.engine_process import EngineProcess
 from llmc.runtime.process.stream import Stream
 from llmc.runtime.process.watch import Watching
 from llmc.runtime.step.limits import LoadOptions
+from llmc.runtime.step.scheduling import SchedulingOptions
 from tests.runtime import reference_oracle as oracle
 from tests.runtime.engine_folders import IM_END, MakeEngine
 from tests.runtime.process.serving import engine, quiet, run, until
@@ -34,8 +35,9 @@ PROMPTS = ["the thing", "other", "the", "thethe", "x" * 40, "é"]
 
 
 def same(one: Completion, other: Completion) -> None:
-    """But for how long it took."""
-    assert {**vars(one), "timing": None, "seed": None} == {**vars(other), "timing": None, "seed": None}
+    """But for how long it took, and what was found of it."""
+    apart = {"timing": None, "seed": None, "num_cached": None}
+    assert {**vars(one), **apart} == {**vars(other), **apart}
 
 
 async def read(stream: Stream) -> tuple[list[Output], Completion]:
@@ -146,13 +148,16 @@ def test_a_cancelled_request_gives_its_blocks_back(shared_engine: Path, tokens: 
 def test_a_stream_that_nobody_holds_is_cancelled(shared_engine: Path) -> None:
     async def work() -> None:
         async with engine(shared_engine) as remote:
+            submitted = asyncio.Event()
 
             async def reader() -> None:
-                async for _ in await remote.submit([oracle.NAP], LONG):
+                stream = await remote.submit([oracle.NAP] * 2, LONG)
+                submitted.set()
+                async for _ in stream:
                     pass
 
             task = asyncio.create_task(reader())
-            await asyncio.sleep(0.1)
+            await submitted.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             del task
@@ -232,6 +237,7 @@ def test_what_is_refused_is_refused_here(shared_engine: Path) -> None:
                 (InvalidParameter, [1], {"n": 0}),
                 (InvalidParameter, [1], {"n": 3, "best_of": 2}),
                 (InvalidParameter, [1], {"n": 65}),
+                (InvalidParameter, [1], {"priority": 2**40}),
             ]
             for kind, prompt, options in wrong:
                 with pytest.raises(kind):
@@ -271,5 +277,49 @@ def test_two_engines_in_one_process(shared_engine: Path, make_engine: MakeEngine
             results = [(await stream.result())[0] for stream in streams]
             for result in results[1:]:
                 same(result, results[0])
+
+    run(work)
+
+
+def test_a_prefix_is_found_by_its_salt_alone(shared_engine: Path) -> None:
+    async def work() -> None:
+        async with engine(shared_engine) as remote:
+            found = []
+            for salt in ("mine", "mine", "yours"):
+                stream = await remote.submit(list(range(40)), SHORT, salt=salt)
+                ((completion),) = await stream.result()
+                assert completion.num_cached == stream.num_cached
+                found.append(stream.num_cached)
+            assert found == [0, 39, 0]
+            stream = await remote.submit([7] * 40, SHORT, n=3)
+            await stream.result()
+            assert stream.num_cached == 0
+
+    run(work)
+
+
+def test_a_full_queue_refuses_at_once(shared_engine: Path) -> None:
+    """In the middle of a step as well; whoever is let in is answered, and room comes back."""
+    options = LoadOptions(max_batch=2, scheduling=SchedulingOptions(max_queued=3, max_queued_tokens=20))
+
+    async def work() -> None:
+        async with engine(shared_engine, options=options) as remote:
+            for _ in range(2):
+                streams = [await remote.submit([oracle.NAP], SHORT) for _ in range(5)]
+                with pytest.raises(QueueFull, match="5 requests run and wait") as caught:
+                    await remote.submit([1], SHORT)
+                assert caught.value.retry_after >= 1
+                streams[4].cancel()
+                streams[4] = await remote.submit([1], SHORT)
+                for stream in streams:
+                    assert (await stream.result())[0].finish_reason is FinishReason.LENGTH
+            first = await remote.submit([1] * 60, SHORT)  # alone it waits for nobody
+            with pytest.raises(QueueFull, match="60 prompt tokens"):
+                await remote.submit([1], SHORT)
+            await first.result()
+            assert remote.stats().counters.refused == 3
+            for name, value in (("latency", "soon"), ("salt", "x" * 300)):
+                with pytest.raises(InvalidParameter, match=name):
+                    await remote.submit([1], SHORT, **{name: value})  # type: ignore[arg-type]
 
     run(work)

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner, Result
@@ -37,6 +38,33 @@ def test_an_engine_in_process(shared_engine: Path, tmp_path: Path) -> None:
     assert result["median"]["failed"] == 0 and result["median"]["all"]["good_share"] == 1
     assert result["median"]["output_tokens"] == result["repetitions"][0]["output_tokens"] > 0
     assert result["median"]["kv_peak"] > 0
+
+
+def test_a_trace_in_process_counts_its_prompts_and_what_was_cached(shared_engine: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"prompt": "ab" * 70, "output_len": 3, "class": "interactive"}, {"prompt": [5, 6], "output_len": 2}]
+    trace.write_text("\n".join(json.dumps(line) for line in [*lines, lines[0]]))
+    words = ("--in-process", "--trace", trace, "--concurrency", "1", "--warmup", "0", "--json", tmp_path / "found.json")
+    assert bench(shared_engine, *words).exit_code == 0
+    found = report(tmp_path / "found.json")["results"][0]["median"]
+    assert found["prompt_tokens"] == 140 + 2 + 140 and found["output_tokens"] == 8
+    assert 0 < found["cached_tokens"] < 140
+
+
+def test_an_engine_behind_a_server_that_the_bench_starts_and_ends(shared_engine: Path, tmp_path: Path) -> None:
+    done = bench(shared_engine, *SMALL, "--classes", "interactive=1,batch=1", "--json", tmp_path / "found.json")
+    assert done.exit_code == 0, done.output
+    (result,) = report(tmp_path / "found.json")["results"]
+    assert result["median"]["failed"] == result["median"]["short"] == 0
+    assert result["median"]["memory_bytes"] > 1 << 20 and set(result["median"]["by_class"]) == {"interactive", "batch"}
+    address = report(tmp_path / "found.json")["subject"]["server"].split()[0]
+    with pytest.raises(OSError):
+        urlopen(address + "/health", timeout=5)
+
+
+def test_a_server_that_does_not_start_says_why(shared_engine: Path) -> None:
+    done = bench(shared_engine, *SMALL, "--kv-memory", "1")
+    assert done.exit_code == 2 and "does not serve" in done.stderr and "KV block" in done.stderr
 
 
 def test_a_sweep_of_a_server_with_its_picture(tmp_path: Path) -> None:
@@ -96,8 +124,7 @@ def test_ablations_run_the_same_requests_without_a_technique(shared_engine: Path
     assert "times as good with it" in done.stdout
     results = report(tmp_path / "found.json")["results"]
     names = [result["name"] for result in results]
-    assert names[0] == "all techniques" and "static batches" in names
-    assert any(name.startswith("reserved") for name in names)
+    assert names == ["all techniques", "static batches", "reserved KV", "no prefix cache", "whole prompts"]
     assert len({result["median"]["output_tokens"] for result in results}) == 1
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,8 @@ from llmc.serve.load.padding import padded_tokens
 from llmc.serve.load.records import Gauges, Run
 from llmc.serve.load.refusal import BenchRefused
 from llmc.serve.load.slo import Slo, parse_slo
-from llmc.serve.load.utilisation import Machine, ModelWork
+from llmc.serve.load.utilisation import Limits, Machine, ModelWork, machine_of
+from tests.runtime.engine_folders import target
 from tests.serve.load.records import record
 
 TERMS = Terms(batch=2)
@@ -141,3 +144,23 @@ def test_medians_go_field_by_field() -> None:
     assert found.requests == 1 and found.price is None
     mixed = medians([summarise(Run((record([1], latency=name),), 1.0), TERMS) for name in ("a", "a")])
     assert list(mixed.by_class) == ["a"]
+
+
+def test_the_work_of_a_model_is_read_from_its_engines_report(tmp_path: Path) -> None:
+    """A prompt of 5: four tokens of 100 operations, the last of 150 as one that is sampled."""
+
+    def step(flops: int) -> dict[str, object]:
+        kernels = [("packed_linear", flops - 10, "bf16"), ("head_linear", 10, "f32"), ("paged_attention", 999, "f32")]
+        return {"kernels": [{"op": op, "matrix_flops": f, "matrix_unit": unit} for op, f, unit in kernels]}
+
+    point = {"batch": 1, "length": 5, "tpot": step(150), "ttft": step(550)}
+    peaks = {"bf16": 5e3, "f32": None}
+    prediction = {"bandwidth": 7e3, "peaks": peaks, "weight_bytes": 1000, "points": [{"batch": 8}, point]}
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"targets": {"cpu": {"roofline": prediction}}}))
+    cpu = target(kv=KV)
+    assert machine_of(path, cpu, None) == Machine(7e3, 5e3, WORK)
+    assert machine_of(path, cpu, Limits(1e3, {"bf16": 2e3})) == Machine(1e3, 2e3, WORK)
+    path.write_text(json.dumps({"targets": {"cpu": {"roofline": prediction | {"bandwidth": None, "peaks": {}}}}}))
+    assert machine_of(path, cpu, None) is None
+    assert machine_of(tmp_path / "none.json", cpu, Limits(1e3, {})) is None
