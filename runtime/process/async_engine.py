@@ -12,14 +12,14 @@ from llmc.runtime.kv.prefix import checked_salt
 from llmc.runtime.loop.prompts import check_ids
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import TokenLogprobs
+from llmc.runtime.loop.samples import Choice, Scorer, checked_samples
 from llmc.runtime.process.admission import Admission
 from llmc.runtime.process.answers import Answers
 from llmc.runtime.process.facts import EngineFacts
 from llmc.runtime.process.frames import Message
-from llmc.runtime.process.protocol import Scorer
 from llmc.runtime.process.stats import EngineStats
-from llmc.runtime.process.stream import Choice, Stream
-from llmc.runtime.process.wire import MAX_SAMPLES, Submission, pack_ids, plain_submission, read_logprobs, read_rows
+from llmc.runtime.process.stream import Stream
+from llmc.runtime.process.wire import Submission, pack_ids, plain_submission, read_logprobs, read_rows
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.step.scheduling import LatencyClass, SchedulingOptions
 from llmc.runtime.text.chat import ChatTemplate, FittedChat
@@ -104,7 +104,7 @@ class AsyncEngine:
         params = self.sampling(params)
         self._text.check(params)
         params.check_vocabulary(self.facts.num_valid_tokens)
-        samples = _checked_samples(n, best_of)
+        samples = checked_samples(n, best_of)
         checked_salt(salt)
         latency = LatencyClass.named(latency).value
         if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MOST_PRIORITY:
@@ -112,12 +112,9 @@ class AsyncEngine:
         ids = await self._ids(prompt)
         self._check_length(len(ids))
         self._check_alive()
-        choice = Choice(n, scorer, params.logprobs is not None) if samples > n or scorer is not None else None
-        asked = replace(
-            params,
-            seed=secrets.randbits(64) if params.seed is None else params.seed,
-            logprobs=0 if choice is not None and params.logprobs is None else params.logprobs,
-        )
+        choice = Choice.of(n, samples, scorer, params)
+        asked = params if choice is None else choice.asks(params)
+        asked = replace(asked, seed=secrets.randbits(64) if params.seed is None else params.seed)
         key = next(self._keys)
         name = request_id or f"r{key}"
 
@@ -215,14 +212,3 @@ class AsyncEngine:
     def _check_alive(self) -> None:
         if self._gone is not None:
             raise EngineGone(str(self._gone))
-
-
-def _checked_samples(n: int, best_of: int | None) -> int:
-    """How many to draw."""
-    samples = n if best_of is None else best_of
-    for name, value in (("n", n), ("best_of", samples)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SAMPLES:
-            raise InvalidParameter(f"{name} must be in 1..{MAX_SAMPLES}, got {value!r}")
-    if samples < n:
-        raise InvalidParameter(f"best_of is {samples}, fewer than n, which is {n}")
-    return samples
