@@ -137,9 +137,9 @@ function latencies({ ttft, tpot }) {
 
 function totals(counters, cache) {
   const { goodput, ...others } = { ...counters, ...cache };
-  const names = { finished: "answered", cancelled: "cancelled", failed: "failed", preempted: "preempted", prompt_tokens: "tokens read", generated_tokens: "tokens written", tokens_saved: "tokens from the cache" };
+  const names = { finished: "answered", cancelled: "cancelled", failed: "failed", preempted: "preempted", prompt_tokens: "tokens read", generated_tokens: "tokens written", tokens_saved: "tokens cached" };
   const entries = Object.entries(names).map(([name, label]) => [label, count(others[name])]);
-  for (const [latency, number] of Object.entries(goodput)) entries.push([`${latency}, in time`, count(number)]);
+  for (const [latency, number] of Object.entries(goodput)) entries.push([`${latency} in time`, count(number)]);
   of("totals").replaceChildren(...entries.map(([label, value]) => {
     const group = document.createElement("div");
     group.appendChild(document.createElement("dt")).textContent = label;
