@@ -122,7 +122,8 @@ class Server:
     @property
     def is_alive(self) -> bool:
         """False from the engines' death until others have taken their place."""
-        return self._process is None or self._process.state is not State.DEAD
+        process = self._process
+        return process is None or (process.state is not State.DEAD and not process.died.is_set())
 
     @property
     def not_ready(self) -> ApiError | None:

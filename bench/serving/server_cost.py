@@ -12,7 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout's bench and tests
 
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import Completion, Output, Timing

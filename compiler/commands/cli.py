@@ -147,6 +147,7 @@ def run(context: click.Context, /, engine: Path, emulate: bool, emulate_gpu: str
 @click.option("--restart", is_flag=True, help="If the engines' process dies, start another one.")
 @click.option("--reasoning-in-content", is_flag=True, help="Leave reasoning, with its tags, in the content.")
 @click.option("--log-json", is_flag=True, help="One JSON object a line.")
+@click.option("--queue", type=int, help="Requests that may wait; one more is refused [default: 2048].")
 @click.option("--otel", is_flag=True, help="A span for each request, to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
 @click.option("--max-batch", type=int, help="Requests at once [default: what the engine was built for].")
 @click.option("--max-seq-len", type=int, help="Prompt and answer [default: what the engine was built for].")

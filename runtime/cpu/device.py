@@ -12,7 +12,7 @@ from llmc.runtime.cpu.memory import Pool, available_bytes
 from llmc.runtime.cpu.threads import SharedThreads
 from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import AbiMismatch, NotEnoughMemory, StepFailed
-from llmc.runtime.kv.blocks import BlockCopy
+from llmc.runtime.kv.swap import BlockCopy, CopyKind
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 
 _LINE = 64  # bytes; pools are aligned to it
@@ -36,6 +36,7 @@ class CpuDevice:
         self._steps: WeakKeyDictionary[StepBuffers, CpuStep] = WeakKeyDictionary()
         self.limits = limits
         self.num_blocks = tuple(num_blocks)
+        self.swap_space = None
         manifest, kv = artifact.manifest, artifact.target.kv
         library_path = artifact.path(artifact.target.library)
         with artifact.open_checked(artifact.target.library) as file:
@@ -86,6 +87,7 @@ class CpuDevice:
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         self._check_open()
         for copy in copies:
+            assert copy.kind is CopyKind.WITHIN, "a CPU's blocks are in host memory already"
             pool, size = self._kv[copy.group], self._block_bytes[copy.group]
             ctypes.memmove(pool + copy.target * size, pool + copy.source * size, size)
 

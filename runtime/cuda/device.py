@@ -21,9 +21,9 @@ from llmc.runtime.cuda.step.logits import LogitsCopy
 from llmc.runtime.cuda.step.sampling_stage import SamplingStage
 from llmc.runtime.device.protocol import DeviceMemory
 from llmc.runtime.errors import DeviceRefused, ManifestInvalid, StepFailed
-from llmc.runtime.kv.blocks import BlockCopy
+from llmc.runtime.kv.swap import BlockCopy, CopyKind
 from llmc.runtime.step.arrays import StepBuffers
-from llmc.runtime.step.limits import LoadOptions, plan_step
+from llmc.runtime.step.limits import LoadOptions, asked_swap_memory, plan_step
 
 PREFILL, DECODE = "prefill", "decode"
 
@@ -64,7 +64,9 @@ class CudaDevice:
             DECODE: [decode_sizes(bucket, limits) for bucket in self._decode_buckets],
         }
         sampling = SamplingStage(limits, len(artifact.manifest.tokens.eos))
-        self._resident = resident = Resident(artifact, plans, buckets, limits, options.kv_memory, sampling)
+        swap_memory = asked_swap_memory(options.swap_memory)
+        self._resident = resident = Resident(artifact, plans, buckets, limits, options.kv_memory, sampling, swap_memory)
+        self.swap_space = resident.host_blocks.space
         self.num_blocks = resident.num_blocks
         self._block_bytes = [group.block_bytes for group in target.kv.groups]
         self.memory = DeviceMemory(resident.weights_bytes, resident.kv_bytes, resident.arena_bytes)
@@ -113,9 +115,18 @@ class CudaDevice:
         with self._usable() as resident:
             self._launched = f"copies of {len(copies)} KV blocks"
             for copy in copies:
-                pool, size = resident.addresses.kv[copy.group], self._block_bytes[copy.group]
-                target, source = pool + copy.target * size, pool + copy.source * size
-                call(driver().cuMemcpyDtoDAsync, target, source, size, resident.context.stream)
+                self._copy(resident, copy)
+
+    def _copy(self, resident: Resident, copy: BlockCopy) -> None:
+        cu, stream = driver(), resident.context.stream
+        pool, size, host = resident.addresses.kv[copy.group], self._block_bytes[copy.group], resident.host_blocks
+        target, source = pool + copy.target * size, pool + copy.source * size
+        if copy.kind is CopyKind.OUT:
+            call(cu.cuMemcpyDtoHAsync, host.address(copy.group, copy.target), source, size, stream)
+        elif copy.kind is CopyKind.IN:
+            call(cu.cuMemcpyHtoDAsync, target, host.address(copy.group, copy.source), size, stream)
+        else:
+            call(cu.cuMemcpyDtoDAsync, target, source, size, stream)
 
     def close(self) -> None:
         """Wait for what runs, then free everything in order; closing again changes nothing."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from llmc.runtime.kv.blocks import BlockCopy
+from llmc.runtime.kv.swap import BlockCopy, SwapSpace
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 
 
@@ -26,6 +26,10 @@ class Device(Protocol):
     @property
     def num_blocks(self) -> tuple[int, ...]:
         """Of every KV group's pool."""
+
+    @property
+    def swap_space(self) -> SwapSpace | None:
+        """Host memory that it copies KV blocks to and from; None where the pools lie in host memory."""
 
     @property
     def memory(self) -> DeviceMemory: ...

@@ -35,6 +35,11 @@ class Hit:
     whole: tuple[CachedBlock | None, ...]  # None where no group needs the block any more
     partly: tuple[int, ...] | None  # the block to be copied, by group
 
+    def blocks(self, num_groups: int) -> list[list[int]]:
+        """The whole ones, by group."""
+        groups = range(num_groups)
+        return [[NO_BLOCK if entry is None else entry.blocks[group] for entry in self.whole] for group in groups]
+
 
 NOTHING = Hit(0, (), None)
 
@@ -109,7 +114,8 @@ class PrefixCache:
         prefix, index, size = table._prefix, table._keyed, self.block_tokens
         assert prefix is not None
         known = min(table._computed, len(prefix.history))
-        if known > index * size and not (self._states and known < table._computed):
+        # a state that a step is changing, or that ids lie behind which nobody knows, is that of no known ids
+        if known > index * size and not (self._states and known < max(table._computed, table._begun)):
             self._enter_partly(table, index, known - index * size)
         for later in range(index, table._expected):
             self._no_longer_expected(table, later)

@@ -36,3 +36,5 @@ class CacheCounters:
     evictions: int = 0  # blocks of any group
     copies: int = 0  # blocks copied because their ids go on differently
     tokens_saved: int = 0  # positions that were not computed
+    swapped_out: int = 0  # blocks of those who were preempted, to host memory
+    swapped_in: int = 0  # and from there

@@ -16,6 +16,7 @@ class BlockTable:
     """
 
     __slots__ = (
+        "_begun",
         "_blocks",
         "_claims",
         "_computed",
@@ -39,6 +40,7 @@ class BlockTable:
         self._claims = [0] * num_groups  # blocks that it may hold at once until its promise is kept
         self._promised = 0  # positions
         self._computed = 0  # positions
+        self._begun = 0  # positions that a step computes, or has computed
         self._room = 0  # positions that the blocks it holds reach to, in every group
         self._quiet_until = 0  # computing fewer positions than this gives no block back
         self._live = True

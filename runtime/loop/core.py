@@ -53,7 +53,8 @@ class EngineCore:
         self.device = device
         limits = device.limits
         groups = retentions(artifact.target.kv, limits.max_tokens)
-        self.blocks = BlockManager(groups, device.num_blocks, prefix_cache=prefix_cache)
+        swap = device.swap_space
+        self.blocks = BlockManager(groups, device.num_blocks, prefix_cache=prefix_cache, swap=swap)
         self._content = artifact.content_digest
         self.scheduler = Scheduler(self.blocks, max_batch, limits.max_tokens, limits.max_seq_len, scheduling)
         self._running = Running(device)

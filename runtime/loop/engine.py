@@ -71,6 +71,7 @@ class Engine:
         device: str | None = None,
         serial: bool = False,
         prefix_cache: bool = True,
+        swap_memory: int | None = None,
         scheduling: SchedulingOptions | None = None,
         machine: Machine | None = None,
     ) -> "Engine":
@@ -82,12 +83,22 @@ class Engine:
         to what the envelope can use, but at most half of the free memory, or what a GPU has free. The engine's first
         target that this machine can run is taken, CUDA before CPU; `device`, cpu or cuda, asks for one kind. With
         `serial` a GPU's kernels are launched one by one, slowly, and a fault names its kernel. Without `prefix_cache`
-        no request finds what an earlier one computed. `scheduling`: targets of latency, bounds of the queue. Raises
-        EngineError subclasses, InvalidParameter.
+        no request finds what an earlier one computed. `swap_memory`: bytes of pinned host memory for what requests
+        computed that a GPU has to preempt, by default a quarter of the KV pools, at most 1 GiB; 0 for none.
+        `scheduling`: targets of latency, bounds of the queue. Raises EngineError subclasses, InvalidParameter.
         """
         scheduling = scheduling or SchedulingOptions()
         options = LoadOptions(
-            max_batch, max_seq_len, max_tokens, max_rows, threads, kv_memory, serial, prefix_cache, scheduling
+            max_batch=max_batch,
+            max_seq_len=max_seq_len,
+            max_tokens=max_tokens,
+            max_rows=max_rows,
+            threads=threads,
+            kv_memory=kv_memory,
+            serial=serial,
+            prefix_cache=prefix_cache,
+            swap_memory=swap_memory,
+            scheduling=scheduling,
         )
         texts: list[ModelText] = []
         core = EngineCore.load(

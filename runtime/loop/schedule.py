@@ -103,6 +103,8 @@ class Scheduler:
             self._leave(request)
         else:
             self.waiting.remove(request)
+            if request.prefix is not None:
+                self.blocks.let_go(request.prefix)
         request.state = RequestState.FINISHED
         request.finish_reason = reason
         if reason in (FinishReason.STOP, FinishReason.LENGTH):
@@ -316,7 +318,8 @@ class Scheduler:
         chunks.append(Chunk(request, request.blocks, start, count, int(count == request.num_pending)))
 
     def _preempt(self, request: Request) -> None:
-        # By recompute. Where blocks can be kept elsewhere for less than that costs, here is the choice.
+        if request.blocks is not None:  # where they can be kept elsewhere for less than to compute them again costs
+            self.blocks.keep(request.blocks, self._budget.prompt_seconds(0, request.num_computed))
         self._leave(request)
         request.num_computed = 0
         request.num_preemptions += 1

@@ -25,6 +25,7 @@ class LoadOptions:
     kv_memory: int | None = None
     serial: bool = False
     prefix_cache: bool = True
+    swap_memory: int | None = None
     scheduling: SchedulingOptions = field(default_factory=SchedulingOptions)
 
 
@@ -48,6 +49,11 @@ def asked_kv_memory(kv_memory: int) -> int:
     return within("kv_memory", kv_memory, 0, _MAX_KV_BYTES)
 
 
+def asked_swap_memory(swap_memory: int | None) -> int | None:
+    """Bytes of host memory for blocks of those who are preempted, 0 for none. Raises InvalidParameter."""
+    return None if swap_memory is None else within("swap_memory", swap_memory, 0, _MAX_KV_BYTES, least=0)
+
+
 def num_blocks(kv: KvLayout, step: StepLimits, budget: int, source: str) -> tuple[int, ...]:
     """Blocks of each group's pool, of at most `budget` bytes together, no more than a full batch can use.
 
@@ -60,10 +66,10 @@ def num_blocks(kv: KvLayout, step: StepLimits, budget: int, source: str) -> tupl
     return blocks
 
 
-def within(name: str, value: int | None, default: int, largest: int) -> int:
+def within(name: str, value: int | None, default: int, largest: int, least: int = 1) -> int:
     value = plain(value)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
-        raise InvalidParameter(f"{name} must be in 1..{largest}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= largest:
+        raise InvalidParameter(f"{name} must be in {least}..{largest}, got {value!r}")
     return value

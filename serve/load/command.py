@@ -17,6 +17,7 @@ from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import read_manifest
 from llmc.runtime.artifact.features import Machine as ThisMachine
 from llmc.runtime.artifact.target import choose_target
+from llmc.runtime.step.scheduling import SchedulingOptions
 from llmc.serve.load.ablation import ablations
 from llmc.serve.load.campaign import Contender, Load, Result, Target, Workload, compare
 from llmc.serve.load.in_process import InProcess
@@ -105,7 +106,7 @@ def _offline(options: BenchOptions, progress: Progress, console: Console) -> int
     if not (mix.prompt_len.isdigit() and mix.output_len.isdigit()):
         raise BenchRefused("--offline has one length: give numbers to --prompt-len and --output-len")
     wanted = cases(parse_batches(options.batches), int(mix.prompt_len), int(mix.output_len))
-    with _engine(options, folder) as engine:
+    with _engine(options, folder, scheduling=SchedulingOptions(chunked=False)) as engine:  # nobody runs ahead
         speeds = measure_cases(engine, wanted, options.repetitions, mix.seed, _machine(options, folder), progress)
     progress.end()
     _write(options.json, offline_report(_subject(folder), speeds))
@@ -113,9 +114,9 @@ def _offline(options: BenchOptions, progress: Progress, console: Console) -> int
     return 0
 
 
-def _engine(options: BenchOptions, folder: Path) -> Engine:
+def _engine(options: BenchOptions, folder: Path, **others: Any) -> Engine:
     given = {name: value for name, value in asdict(options.load).items() if value is not None}
-    return Engine.load(folder, **given)
+    return Engine.load(folder, **given, **others)
 
 
 def _machine(options: BenchOptions, folder: Path) -> Machine | None:

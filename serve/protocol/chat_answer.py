@@ -50,14 +50,15 @@ class ChatAnswer:
             reason = finish_reason(output.finish_reason, output.error)
             delta = merged(delta, state.finish())
             reason = state.finish_reason(reason)
-        if not delta and reason is None and not first and not output.logprobs:
+        with_ids = self._request.generation.with_ids
+        if not delta and reason is None and not first and not output.logprobs and not with_ids:
             return b""
         if first:
             delta = {"role": "assistant", "content": "", **delta}
         choice: dict[str, Any] = {"index": sample, "delta": delta, "logprobs": None, "finish_reason": reason}
         if output.logprobs:
             choice["logprobs"] = self._logprobs.chat(output.logprobs)
-        if self._request.generation.with_ids:
+        if with_ids:
             choice["token_ids"] = output.token_ids
         return event({**self._chunk, "choices": [choice]})
 

@@ -54,14 +54,14 @@ class CompletionAnswer:
         reason = None
         if output.finish_reason is not None:
             reason = finish_reason(output.finish_reason, output.error)
-        text = before + output.text
-        if not text and reason is None and not output.logprobs:
+        text, with_ids = before + output.text, self._request.generation.with_ids
+        if not text and reason is None and not output.logprobs and not with_ids:
             return b""
         choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
         if output.logprobs:
             offset = self._offsets.get(index, 0)
             choice["logprobs"] = self._logprobs.completion(output.logprobs, output.token_ids, offset)
-        if self._request.generation.with_ids:
+        if with_ids:
             choice["token_ids"] = output.token_ids
         self._offsets[index] = self._offsets.get(index, 0) + len(text)
         return event({**self._chunk, "choices": [choice]})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,13 +155,40 @@ def cached(engine: Engine) -> NDArray[np.float32]:
     return engine.logits(ids[:3])
 
 
+def swapped(engine: Engine) -> NDArray[np.float32]:
+    """Requests that preempt each other, whose blocks are copied to host memory and back whenever that is possible: what
+    each answers is what it answers alone."""
+    blocks, vocab = engine.core.blocks, engine.manifest.model.num_valid_tokens
+    assert sum(blocks._space.num_slots) > 0
+    blocks._space = replace(blocks._space, seconds_per_byte=0.0)
+    blocks.begin_anew()
+    params = SamplingParams(temperature=0.9, seed=5, max_tokens=30, ignore_eos=True, repetition_penalty=1.3, logprobs=2)
+    prompts = [ids_of(length, vocab, length) for length in (30, 31, 28, 33)]
+    alone = [engine.generate([prompt], params, salt="alone")[0] for prompt in prompts]
+    for cancelled in (None, 2):
+        handles = [engine.submit(prompt, params, salt=f"{cancelled}") for prompt in prompts]
+        while any(handle.completion is None for handle in handles):
+            engine.step()
+            engine.check_integrity()
+            if cancelled is not None and handles[cancelled]._live.request.num_preemptions:
+                handles[cancelled].cancel()
+        found = [handle.result() for handle in handles]
+        assert sum(one.num_preemptions for one in found) > 0
+        for number, (one, other) in enumerate(zip(found, alone, strict=True)):
+            assert number == cancelled or (one.token_ids, one.logprobs) == (other.token_ids, other.logprobs)
+        assert engine.num_free_blocks == sum(engine.device.num_blocks) and not blocks._swap.kept
+    counted = blocks.counters
+    assert counted.swapped_out >= counted.swapped_in > 0, counted
+    return engine.logits(prompts[0], rows=[0])
+
+
 def teacher_forced(engine: Engine, length: str) -> NDArray[np.float32]:
     """Logits of every position of one sequence."""
     return engine.logits(ids_of(int(length), engine.manifest.model.num_valid_tokens, 1))
 
 
 CHECKS: dict[str, Callable[..., NDArray[np.float32]]] = {
-    f.__name__: f for f in (one_arithmetic, under_pressure, crossed, cached, teacher_forced)
+    f.__name__: f for f in (one_arithmetic, under_pressure, crossed, cached, swapped, teacher_forced)
 }
 
 
@@ -174,6 +202,9 @@ def main(check: str, folder: str, out: str, *arguments: str) -> None:
     if check == "cached":
         block_bytes = sum(group.block_bytes for group in read_manifest(Path(folder)).targets[0].kv.groups)
         limits = {"max_seq_len": 72, "max_batch": 3, "kv_memory": 9 * block_bytes}
+    if check == "swapped":
+        block_bytes = sum(group.block_bytes for group in read_manifest(Path(folder)).targets[0].kv.groups)
+        limits = {"max_seq_len": 64, "max_batch": 4, "kv_memory": 4 * block_bytes, "swap_memory": 8 * block_bytes}
     with Engine.load(Path(folder), device="cuda", **limits) as engine:
         np.savez(out, logits=CHECKS[check](engine, *arguments))
 

@@ -64,6 +64,14 @@ def test_a_cached_prefix(engines: Engines, tmp_path: Path) -> None:
     Emulation(checked=True, schedule="random:5").logits("cached", engine, tmp_path)
 
 
+@pytest.mark.parametrize("family", ["gemma3", "qwen3"])
+def test_preemption_by_swapping(family: str, engines: Engines, tmp_path: Path) -> None:
+    """Blocks go to pinned host memory and come back, in one group and with windows."""
+    _, folder = engines.model(family)
+    engine = engines.engine(folder, Scheme.BF16, target="h100", **SMALL)
+    Emulation(checked=family == "gemma3", schedule="random:6").logits("swapped", engine, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("target", "scheme"),
     [("a100", Scheme.F16), *(pytest.param(t, Scheme.BF16, marks=pytest.mark.soak) for t in ("l40s", "b200"))],

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from llmc.runtime.device.protocol import Device, DeviceMemory
 from llmc.runtime.kv.blocks import BlockCopy
+from llmc.runtime.kv.swap import SwapSpace
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 
 
@@ -29,6 +30,10 @@ class LateDevice:
     @property
     def num_blocks(self) -> tuple[int, ...]:
         return self._device.num_blocks
+
+    @property
+    def swap_space(self) -> SwapSpace | None:
+        return self._device.swap_space
 
     @property
     def memory(self) -> DeviceMemory:

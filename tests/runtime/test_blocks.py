@@ -19,6 +19,7 @@ from llmc.runtime.kv.blocks import NO_BLOCK, BlockCopy, BlockManager, BlockTable
 from llmc.runtime.kv.pool_sizes import sequence_bytes, size_pools
 from llmc.runtime.kv.prefix import PrefixChain
 from llmc.runtime.kv.retention import Retention
+from llmc.runtime.kv.swap import CopyKind, SwapSpace
 from llmc.runtime.loop.request import TokenHistory
 from llmc.runtime.step.arrays import StepLimits
 
@@ -82,12 +83,15 @@ class Blocks(RuleBasedStateMachine):
         groups=st.lists(st.tuples(windows, st.integers(1, 30)), min_size=1, max_size=3),
         block_tokens=st.integers(1, 4),
         step_tokens=st.integers(1, 9),
+        slots=st.integers(0, 12),
     )
-    def start(self, groups: list[tuple[int | None, int]], block_tokens: int, step_tokens: int) -> None:
+    def start(self, groups: list[tuple[int | None, int]], block_tokens: int, step_tokens: int, slots: int) -> None:
         self.windows, self.num_blocks = zip(*groups, strict=True)
         self.block_tokens, self.step_tokens = block_tokens, step_tokens
         self.retentions = [Retention(window, block_tokens, step_tokens) for window in self.windows]
-        self.manager = BlockManager(self.retentions, self.num_blocks)
+        space = SwapSpace((slots,) * len(groups), (1,) * len(groups), 1.0)
+        self.manager = BlockManager(self.retentions, self.num_blocks, swap=space)
+        self.preempted: list[tuple[PrefixChain, Seq, int]] = []  # and how many positions are sure to be there
         self.live: list[Seq] = []
         self.seen: list[list[int]] = [[]]
         self.written: dict[
@@ -99,11 +103,13 @@ class Blocks(RuleBasedStateMachine):
         return self.live[index % len(self.live)] if self.live else None
 
     def copied(self, copies: Sequence[BlockCopy]) -> dict[tuple[int, int, int], Value | None]:
-        """What is written once these copies are made."""
+        """What is written once these copies are made. Slots of host memory are blocks -2 and below."""
         written = dict(self.written)
         for copy in copies:
+            source = -2 - copy.source if copy.kind is CopyKind.IN else copy.source
+            target = -2 - copy.target if copy.kind is CopyKind.OUT else copy.target
             for offset in range(self.block_tokens):
-                written[copy.group, copy.target, offset] = written.get((copy.group, copy.source, offset))
+                written[copy.group, target, offset] = written.get((copy.group, source, offset))
         return written
 
     def read(self, seq: Seq) -> None:
@@ -219,6 +225,41 @@ class Blocks(RuleBasedStateMachine):
             self.live.remove(seq)
             self.seen = [*self.seen, seq.history.ids[: seq.computed].tolist()][-10:]
 
+    @rule(index=st.integers(0, 7), recompute=st.sampled_from([0.0, 8.0, 1e9]))
+    def preempt(self, index: int, recompute: float) -> None:
+        if (seq := self.chosen(index)) is None or (prefix := seq.table._prefix) is None:
+            return
+        held = sum(seq.table.num_held(group) for group in range(len(self.windows)))
+        kept = self.manager.keep(seq.table, recompute)
+        assert not kept or recompute > 0
+        assert not kept or recompute == 1e9 or held <= recompute
+        shared = any(pool.references[block] > 1 for pool in self.manager._pools for block in range(pool.num_blocks))
+        self.free(index)
+        self.manager.check_integrity()
+        self.preempted.append((prefix, seq, seq.computed if kept and not shared else 0))
+
+    @rule(index=st.integers(0, 7), answer=st.integers(0, 5))
+    def resume(self, index: int, answer: int) -> None:
+        if not self.preempted:
+            return
+        prefix, seq, sure = self.preempted[index % len(self.preempted)]
+        if len(seq.history) == seq.computed:  # the token that it goes on with
+            seq.history.append(1)
+        num_tokens = len(seq.history) + answer
+        table = self.manager.allocate(num_tokens, prefix)
+        if table is None:
+            return
+        self.preempted.remove((prefix, seq, sure))
+        assert sure <= table.num_computed < len(seq.history)
+        self.saved += table.num_computed
+        self.live.append(Seq(table, seq.root, seq.history, num_tokens, table.num_computed))
+
+    @rule(index=st.integers(0, 7))
+    def let_go(self, index: int) -> None:
+        if self.preempted:
+            prefix, *_ = self.preempted.pop(index % len(self.preempted))
+            self.manager.let_go(prefix)
+
     @invariant()
     def is_sound(self) -> None:
         if not hasattr(self, "manager"):
@@ -233,6 +274,9 @@ class Blocks(RuleBasedStateMachine):
             return
         for seq in self.live:
             self.manager.free(seq.table)
+        for prefix, *_ in self.preempted:
+            self.manager.let_go(prefix)
+        assert not self.manager._swap.kept
         self.manager.check_integrity()
         assert self.manager.num_free == sum(self.num_blocks)
         self.manager.begin_anew()

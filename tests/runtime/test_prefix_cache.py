@@ -140,6 +140,17 @@ def test_a_cancelled_table_is_no_longer_awaited_and_leaves_what_it_computed() ->
     assert allocate(manager, ids).num_computed == 7
 
 
+def test_a_state_that_a_step_is_changing_is_not_found() -> None:
+    """Who is cancelled while a step runs for it leaves keys and values, but no state of before that step."""
+    for state, found in ((False, 6), (True, 4)):
+        manager = BlockManager([Retention(None, BLOCK, 64), Retention(2, BLOCK, 64, state=state)], [20, 20])
+        table = allocate(manager, list(range(8)))
+        compute(manager, table, 6)
+        manager.take(table, 7)
+        manager.free(table)
+        assert allocate(manager, list(range(8))).num_computed == found
+
+
 @pytest.mark.parametrize(("agree", "found"), [(40, 40), (33, 33), (26, 26), (24, 24), (21, 21), (20, 0), (3, 0)])
 def test_a_window_finds_the_longest_length_whose_last_blocks_are_there(agree: int, found: int) -> None:
     """Of the group with a window of 6 the last six of ten blocks are there, positions 16 and up; a token at 21 reads

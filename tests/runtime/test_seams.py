@@ -63,6 +63,7 @@ class Ranks:
     def __init__(self, devices: Sequence[Device]) -> None:
         self.devices = devices
         self.limits = devices[0].limits
+        self.swap_space = None
         self.num_blocks = tuple(min(counts) for counts in zip(*(d.num_blocks for d in devices), strict=True))
 
     @property

@@ -16,5 +16,5 @@ __all__ = ["build_reference", "cxx", "reference_library", "shared_engine"]
 @pytest.fixture(scope="module")
 def one_server(shared_engine: Path) -> Iterator[Served]:
     """A server that stays up while a module's tests ask it."""
-    with served(shared_engine) as one:
+    with served(shared_engine, "--queue", "200") as one:
         yield one

@@ -25,11 +25,15 @@ class Served:
     url: str
 
     @property
+    def children(self) -> list[int]:
+        own = self.process.pid
+        return [int(child) for child in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
+
+    @property
     def child(self) -> int:
         """The process of its engines."""
-        own = self.process.pid
-        (child,) = Path(f"/proc/{own}/task/{own}/children").read_text().split()
-        return int(child)
+        (child,) = self.children
+        return child
 
     def events(self) -> list[dict[str, Any]]:
         """The rest of the log, when the server has ended."""

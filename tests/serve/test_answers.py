@@ -154,6 +154,16 @@ def test_a_streamed_completion_joins_to_the_body() -> None:
     assert own[-1]["finish_reason"] == choice["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize("route", ["chat", "completion"])
+def test_tokens_that_have_no_text_are_listed_too(route: str) -> None:
+    """As those that a character begins with, or that may still become a stop string."""
+    pieces = [Output("a", (1,), (), None), Output("", (2,), (), None), Output("b", (3,), (), FinishReason.LENGTH)]
+    body = {"stream": True, "return_token_ids": True}
+    one = chat(body) if route == "chat" else completion(body)
+    chunks = frames(b"".join(one.chunk(piece, 0) for piece in pieces))
+    assert [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]] == [1, 2, 3]
+
+
 def test_echo_puts_the_prompt_first_with_its_logprobs() -> None:
     engine = ScriptedEngine()
     _, completions = outputs(engine, logprobs=1, max_tokens=3)

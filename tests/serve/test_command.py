@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -23,13 +26,6 @@ from tests.serve.strict_sse import chat_chunks, content
 
 LONG = {"prompt": [1, 2], "max_tokens": 250, "ignore_eos": True, "temperature": 0}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 40, "ignore_eos": True}
-
-
-def until_healthy(one: Served, status: int) -> None:
-    end = time.monotonic() + HANG
-    while httpx.get(f"{one.url}/health").status_code != status:
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_answers_are_those_of_the_engine_and_a_signal_ends_it(shared_engine: Path, tmp_path: Path) -> None:
@@ -77,34 +73,63 @@ def test_a_killed_child_ends_streams_with_an_error_and_then_the_server(shared_en
         assert one.process.wait(HANG) == 1
 
 
-def until_metric(one: Served, line: str) -> None:
+def until(one: Served, condition: Callable[[dict[str, float]], bool]) -> None:
+    """It is true of the server's metrics, by name and outcome."""
     end = time.monotonic() + HANG
-    while line not in httpx.get(f"{one.url}/metrics").text:
+    while not condition(metrics(one)):
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
+def metrics(one: Served) -> dict[str, float]:
+    lines = [line for line in httpx.get(f"{one.url}/metrics").text.splitlines() if not line.startswith("#")]
+    names = {line: re.sub(r'\{engine="0",(?:how="(\w+)",)?model_name="toy"\}', r"\1", line) for line in lines}
+    return {name.rpartition(" ")[0]: float(name.rpartition(" ")[2]) for name in names.values()}
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_client_that_goes_away_frees_its_blocks(one_server: Served, stream: bool) -> None:
-    label = 'engine="0",how="cancelled",model_name="toy"'
-    port = int(one_server.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), HANG) as connection:
-        body = json.dumps({**LONG, "n": 8, "stream": stream}).encode()
+    """R11 and R26: of 128 answers, eight at once, most are still to be made then."""
+    before = metrics(one_server)
+    with socket.create_connection(("127.0.0.1", int(one_server.url.rpartition(":")[2])), HANG) as connection:
+        body = json.dumps({**LONG, "prompt": [[1, 2]] * 16, "n": 8, "stream": stream}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
-        until_metric(one_server, 'vllm:num_requests_running{engine="0",model_name="toy"} 8.0')
-    until_metric(one_server, f"llmc:requests_ended_total{{{label}}} {1 + stream}.0")
-    until_metric(one_server, 'vllm:num_requests_running{engine="0",model_name="toy"} 0.0')
-    until_metric(one_server, 'vllm:kv_cache_usage_perc{engine="0",model_name="toy"} 0.0')
+        started = before["llmc:requests_started_total"] + 16
+        until(one_server, lambda now: now["llmc:requests_started_total"] == started)
+    until(
+        one_server, lambda now: now["llmc:requests_ended_totalcancelled"] > before["llmc:requests_ended_totalcancelled"]
+    )
+    until(one_server, lambda now: now["vllm:num_requests_running"] == now["vllm:kv_cache_usage_perc"] == 0)
+    after = metrics(one_server)
+    assert started == sum(value for name, value in after.items() if name.startswith("llmc:requests_ended_total"))
+
+
+def test_four_times_what_the_queue_holds(one_server: Served) -> None:
+    """R12: what is not taken is told when to come again, and what is taken ends as it should."""
+
+    async def work() -> list[httpx.Response]:
+        asked = {**LONG, "n": 8, "max_tokens": 60}
+        async with httpx.AsyncClient(base_url=one_server.url, timeout=HANG, limits=httpx.Limits()) as client:
+            return await asyncio.gather(*(client.post("/v1/completions", json=asked) for _ in range(60)))
+
+    answers = asyncio.run(work())
+    taken = [answer.json() for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(taken) + len(refused) == 60 and len(taken) >= 25 and refused
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    texts = {choice["text"] for answer in taken for choice in answer["choices"]}
+    assert len(texts) == 1 and all(answer["usage"]["completion_tokens"] == 8 * 60 for answer in taken)
+    until(one_server, lambda now: now["vllm:num_requests_running"] == now["vllm:kv_cache_usage_perc"] == 0)
 
 
 def test_with_restart_it_serves_again(shared_engine: Path) -> None:
     with served(shared_engine, "--restart") as one:
-        os.kill(one.child, signal.SIGKILL)
-        until_healthy(one, 503)
-        until_healthy(one, 200)
-        while (ready := httpx.get(f"{one.url}/ready")).status_code != 200:
-            assert ready.json()["error"]["code"] in ("starting", "engine_gone")
+        killed, end = one.child, time.monotonic() + HANG
+        os.kill(killed, signal.SIGKILL)
+        while killed in one.children or (ready := httpx.get(f"{one.url}/ready")).status_code != 200:
+            assert time.monotonic() < end
+            assert killed in one.children or ready.json()["error"]["code"] in ("starting", "engine_gone")
         assert httpx.post(f"{one.url}/v1/chat/completions", json=CHAT, timeout=HANG).status_code == 200
 
 
@@ -124,6 +149,7 @@ def test_a_bad_start_is_one_line(shared_engine: Path, tmp_path: Path) -> None:
             "kv_memory": [engine, "--port", "0", "--kv-memory", "1"],
             "max_batch": [engine, "--port", "0", "--max-batch", "4096"],
             "no.keys": [engine, "--port", "0", "--api-key-file", str(tmp_path / "no.keys")],
+            "max_queued": [engine, "--port", "0", "--queue", "0"],
             "two engines": [engine, engine, "--port", "0"],
         }
         for what, arguments in bad.items():

@@ -11,7 +11,6 @@ import pytest
 
 from llmc.runtime.errors import PromptTooLong, QueueFull
 from llmc.runtime.loop.request import FinishReason
-from llmc.runtime.process.protocol import State
 from tests.serve.asgi import JSON, Call, Client
 from tests.serve.scripted import MAX_LEN, TEXT, ScriptedEngine, says
 from tests.serve.strict_sse import chat_chunks, content, frames
@@ -280,7 +279,7 @@ def test_engine_death() -> None:
             assert (await client.get(path)).status == 503
         refused = await client.post("/v1/chat/completions", CHAT)
         assert refused.status == 503 and "killed by signal 9" in refused.json()["error"]["message"]
-        client.process.state = State.READY  # as a restart makes it
+        client.process.revive()
         assert (await client.get("/health")).status == (await client.get("/ready")).status == 200
 
     run(work())

@@ -9,6 +9,7 @@ from llmc.runtime.cuda.driver.driver import CudaError, call, driver
 from llmc.runtime.cuda.graph.kernels import LoadedKernels
 from llmc.runtime.cuda.memory.addresses import Addresses, lay_out_arena, scratch_bytes
 from llmc.runtime.cuda.memory.heap import Heap
+from llmc.runtime.cuda.memory.host_blocks import HostBlocks
 from llmc.runtime.cuda.memory.sizing import Needs, fit_pools, no_room_for_steps, pool_bytes
 from llmc.runtime.cuda.memory.upload import place, upload
 from llmc.runtime.cuda.plan import Plan, Sizes
@@ -30,6 +31,7 @@ class Resident:
         limits: StepLimits,
         kv_memory: int | None,
         sampling: SamplingStage,
+        swap_memory: int | None = None,
     ) -> None:
         kv = artifact.target.kv
         placed = place(artifact.weights, {name for plan in plans.values() for name in plan.names("weight")})
@@ -68,6 +70,8 @@ class Resident:
                     call(driver().cuMemsetD8Async, self.addresses.scratch[name], 0, scratch[name], self.context.stream)
                 upload(artifact.weights, placed, weights, self.heap, self.context.stream)
                 self.context.synchronize()
+                self.host_blocks = HostBlocks(self.heap, kv, self.num_blocks, swap_memory)
+                self.host_blocks.measure(self.context, self.addresses.arena, layout.num_bytes)
         except BaseException:
             self.close()
             raise

@@ -35,6 +35,7 @@ class InLockstep:
         self.limits: StepLimits = device.limits
         self.num_blocks: tuple[int, ...] = device.num_blocks
         self.memory: DeviceMemory = device.memory
+        self.swap_space = device.swap_space
         self._device = device
 
     def prefill(self, step: StepBuffers) -> None:
