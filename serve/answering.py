@@ -7,6 +7,7 @@ from types import TracebackType
 from llmc.runtime.errors import RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import Completion, Output
+from llmc.runtime.process.fault_points import FAULT_POINTS
 from llmc.runtime.process.protocol import AnswerStream
 from llmc.runtime.step.params import SamplingParams
 from llmc.serve.http.exchange import Exchange
@@ -73,6 +74,7 @@ class Answering:
         last: dict[int, float] = {}
         try:
             async for output in self._stream:
+                FAULT_POINTS.reach("stream")
                 now = time.perf_counter()
                 if (before := last.get(output.sample)) is not None:
                     self._model.metrics.gap(now - before)

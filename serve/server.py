@@ -81,8 +81,6 @@ class Model:
 
     async def score(self, ids: Sequence[int], top: int) -> list[TokenLogprobs]:
         """Raises ApiError."""
-        if len(ids) < 2:
-            return []
         try:
             return await self.engine.score(ids, top)
         except RuntimeFailure as error:

@@ -235,7 +235,7 @@ class EngineCore:
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless queues and blocks agree."""
-        self.scheduler.check_integrity()
+        self.scheduler.check_integrity(self._scorer.tables)
 
     def close(self) -> None:
         """Stop the threads, unmap the weights. Closing again changes nothing."""

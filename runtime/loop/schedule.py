@@ -174,14 +174,14 @@ class Scheduler:
             else:
                 request.due = self._due(request)
 
-    def check_integrity(self) -> None:
-        """Raises AssertionError unless queues, states and blocks agree."""
+    def check_integrity(self, others: Iterable[BlockTable] = ()) -> None:
+        """Raises AssertionError unless queues, states and blocks agree. `others` hold blocks beside the requests."""
         self.blocks.check_integrity()
         running = self.running
         assert len(running) <= self.max_batch and len(set(running)) == len(running)
         assert all(r.state is RequestState.WAITING and r.blocks is None for r in self.waiting)
         assert all(r.state is RequestState.RUNNING and r.blocks is not None for r in running)
-        assert self.blocks.tables == self._own_tables, "blocks leaked"
+        assert self.blocks.tables == self._own_tables | set(others), "blocks leaked"
         self.waiting.check_integrity()
 
     @property

@@ -23,6 +23,7 @@ class Scorer:
         self._buffers = buffers
         self._vocab_size = vocab_size
         self._num_valid = num_valid_tokens
+        self.tables: set[BlockTable] = set()  # of the sequences that are under way
 
     def logits(
         self, token_ids: Sequence[int], rows: Sequence[int] | None, chunks: Sequence[int] | None
@@ -110,6 +111,7 @@ class Scorer:
         table = table or self._blocks.allocate(length)
         if table is None:
             raise PromptTooLong(f"the sequence has {length} tokens and needs {self._blocks.shortage(length, now=True)}")
+        self.tables.add(table)
         buffer = np.empty((min(limits.max_rows, length), self._vocab_size), np.float32)
         try:
             start = 0
@@ -133,6 +135,7 @@ class Scorer:
                     yield inside, buffer[: len(inside)]
                 start = end
         finally:
+            self.tables.remove(table)
             self._blocks.free(table)
 
     def _default_chunks(self, length: int, rows: Sequence[int]) -> list[int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from llmc.runtime.errors import RequestError, RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import Completion, Output, Timing
+from llmc.runtime.process.fault_points import FAULT_POINTS
 from llmc.runtime.process.wire import Row
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.text.answer import Answer
@@ -117,6 +118,7 @@ class Answers:
     def _token(self, sample: Sample, row: Row) -> None:
         if row.token is None:
             raise row.error or RequestError("the request failed")
+        FAULT_POINTS.reach("text")
         if sample.first_token is None:
             sample.first_token = time.perf_counter()
             self._tell_begun()

@@ -11,6 +11,7 @@ from llmc.runtime.loop.commit import TokenEvent
 from llmc.runtime.loop.core import EngineCore
 from llmc.runtime.loop.request import FinishReason, Request
 from llmc.runtime.loop.results import TokenLogprobs
+from llmc.runtime.process.fault_points import FAULT_POINTS
 from llmc.runtime.process.tally import Tally
 from llmc.runtime.process.wire import Row, Submission, unpack_ids
 from llmc.runtime.step.scheduling import LatencyClass
@@ -39,6 +40,7 @@ class Serving:
         """Queue it. What cannot be queued has failed, and says so in the row of its first sample."""
         samples = range(one.samples)
         try:
+            FAULT_POINTS.reach("submit")
             ids = unpack_ids(one.ids)
             self.core.check(ids, one.params)
             assert one.params.seed is not None
@@ -80,6 +82,8 @@ class Serving:
             events = self.core.step()
         except Exception as error:
             return self._fail_all(error)
+        if FAULT_POINTS.strikes("integrity"):
+            self.core.check_integrity()
         if events is None:
             return []
         self.tally.step(self.core.last_batch, time.perf_counter() - began)

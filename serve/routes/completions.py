@@ -98,7 +98,9 @@ async def _echo(model: Model, request: CompletionRequest, at: int, ids: list[int
     wanted = [top for top in (of_echo, request.prompt_logprobs) if top is not None]
     if not (request.echo or wanted or request.generation.with_ids):
         return None
-    scores = await model.score(ids, max(wanted)) if wanted else None
+    scores = None
+    if wanted or request.score_only:  # which also says whether the model has these ids
+        scores = await model.score(ids, max(wanted, default=0))
     return Echo(_text(model, request.prompts[at]), ids, scores)
 
 

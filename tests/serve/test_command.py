@@ -56,6 +56,8 @@ def test_answers_are_those_of_the_engine_and_a_signal_ends_it(shared_engine: Pat
         assert scored.choices[0].logprobs and len(scored.choices[0].logprobs.token_logprobs or ()) == 3
         with pytest.raises(openai.BadRequestError, match="256"):
             client.completions.create(model="toy", prompt=[1] * 256)
+        with pytest.raises(openai.BadRequestError, match="is not an id"):
+            client.completions.create(model="toy", prompt=[10**6], echo=True, max_tokens=0)
         one.process.send_signal(signal.SIGTERM)
         assert one.process.wait(HANG) == 0
         events = one.events()
