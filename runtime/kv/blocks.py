@@ -91,12 +91,12 @@ class BlockManager:
                 return False
         return True
 
-    def awaits(self, prefix: PrefixChain) -> bool:
-        """Whether a live table is computing the blocks behind those that `allocate` would find.
+    def awaits(self, prefix: PrefixChain) -> list[BlockTable]:
+        """The live tables that are computing the blocks behind those that `allocate` would find.
 
-        To wait some steps for them is cheaper than to compute them twice.
+        To wait some steps for one of them is cheaper than to compute the same twice.
         """
-        return self._caches and self._cache.awaits(prefix, len(prefix.history) - 1)
+        return self._cache.awaits(prefix, len(prefix.history) - 1) if self._caches else []
 
     def allocate(self, num_tokens: int, prefix: PrefixChain | None = None) -> BlockTable | None:
         """Room for positions 0..num_tokens-1, or None (and nothing promised) if a pool has too few blocks to spare.

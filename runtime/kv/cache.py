@@ -53,7 +53,7 @@ class PrefixCache:
         self.entries: dict[bytes, CachedBlock] = {}  # whole blocks by key
         self.children: dict[bytes, list[CachedBlock]] = {}  # by the key of the block before, sorted by ids
         self.tails: dict[bytes, dict[BlockTable, None]] = {}  # live tables by the key before the block they fill
-        self.expected: dict[bytes, int] = {}  # keys of blocks that live tables will fill, and how many do
+        self.expected: dict[bytes, dict[BlockTable, None]] = {}  # live tables by the keys of blocks that they will fill
         self._counters = counters
         self._windowed = [pool.retention for pool in pools if pool.windowed]
         self._keeps = len(self._windowed) < len(pools)  # some group keeps everything
@@ -65,25 +65,28 @@ class PrefixCache:
         whole = self._whole(prefix, limit // size)
         missing = [self._missing(whole, group) for group, pool in enumerate(self.pools) if pool.windowed]
         for count in range(len(whole), -1, -1):
-            filled, partly = self._part(prefix, count, limit) if count * size < limit else (0, None)
+            gaps = [gap[count] for gap in missing]
+            if not self._reads_none(gaps, min(limit, (count + 1) * size - 1)):
+                continue  # nor at any lesser length
+            filled, partly = self._part(prefix, count, limit)
             for length, source in ((count * size + filled, partly), (count * size, None)):
-                gaps = zip(missing, self._windowed, strict=True)
-                if all(gap[count] < retention.first_kept(length) for gap, retention in gaps):
+                if self._reads_none(gaps, length):
                     return Hit(length, tuple(whole[:count]), source)
         return NOTHING
 
-    def awaits(self, prefix: PrefixChain, limit: int) -> bool:
-        """Whether live tables are computing what comes behind the longest prefix that is there."""
+    def awaits(self, prefix: PrefixChain, limit: int) -> list[BlockTable]:
+        """The live tables that are computing what comes behind the longest prefix that is there."""
         size, length = self.block_tokens, self.find(prefix, limit).length
         count = length // size
-        if (count + 1) * size <= limit and prefix.key(count, size) in self.expected:
-            return True
+        if (count + 1) * size <= limit and (found := self.expected.get(prefix.key(count, size))):
+            return list(found)
+        awaited = []
         ids = prefix.block(count, size)[: limit - count * size]
         for table in self.tails.get(prefix.key(count - 1, size), ()):
             end = count * size + common_length(_tail_ids(table, count, size), ids)
             if end > length and end > table._computed and _pending(table) > 1:
-                return True
-        return False
+                awaited.append(table)
+        return awaited
 
     def begin(self, table: BlockTable) -> None:
         """A table goes live, with as many keyed blocks as hit; it will fill those of its ids."""
@@ -92,7 +95,7 @@ class PrefixCache:
         table._expected = len(table._prefix.history) // self.block_tokens
         for index in range(table._keyed, table._expected):
             key = table._prefix.key(index, self.block_tokens)
-            self.expected[key] = self.expected.get(key, 0) + 1
+            self.expected.setdefault(key, {})[table] = None
         self._move_tail(table)
 
     def advance(self, table: BlockTable, computed: int) -> None:
@@ -151,6 +154,10 @@ class PrefixCache:
             gone = entry is None or entry.blocks[group] == NO_BLOCK
             last.append(index if gone else last[-1])
         return last
+
+    def _reads_none(self, gaps: Sequence[int], length: int) -> bool:
+        """Whether the token at `length` reads none of these blocks, one of each group with a window."""
+        return all(gap < retention.first_kept(length) for gap, retention in zip(gaps, self._windowed, strict=True))
 
     def _part(self, prefix: PrefixChain, index: int, limit: int) -> tuple[int, tuple[int, ...] | None]:
         """The block that begins with the most of the ids of block `index`, and how many those are."""
@@ -255,7 +262,7 @@ class PrefixCache:
             return
         assert table._prefix is not None
         key = table._prefix.key(index, self.block_tokens)
-        self.expected[key] -= 1
+        del self.expected[key][table]
         if not self.expected[key]:
             del self.expected[key]
 

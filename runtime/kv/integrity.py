@@ -1,6 +1,5 @@
 """What must hold of pools, tables and cache between any two calls of the block manager. For tests and idle moments."""
 
-from collections import Counter
 from collections.abc import Collection
 
 import numpy as np
@@ -55,8 +54,10 @@ def check_cache(cache: PrefixCache, tables: Collection[BlockTable]) -> None:
         _check_table(cache, table)
     live = [table for table in tables if table._prefix is not None]
     assert sum(len(tails) for tails in cache.tails.values()) == len(live), "a table's tail is lost"
-    expected = Counter(_key(cache, table, i) for table in live for i in range(table._keyed, table._expected))
-    assert dict(expected) == cache.expected, "blocks are expected that nobody computes, or the other way round"
+    expected = {(_key(cache, table, i), table) for table in live for i in range(table._keyed, table._expected)}
+    assert expected == {(key, table) for key, tables in cache.expected.items() for table in tables}, (
+        "blocks are expected that nobody computes, or the other way round"
+    )
 
 
 def _check_entry(cache: PrefixCache, entry: CachedBlock) -> None:

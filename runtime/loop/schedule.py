@@ -272,16 +272,21 @@ class Scheduler:
     def _next_waiting(self, now: float) -> Request | None:
         """The most urgent of those that wait, or the oldest if it is its turn.
 
-        Who needs blocks that are being computed just now is put off: that is not done twice.
+        Who needs blocks that another one is computing, which is no less urgent, is put off: that is not done twice.
         """
         while self.waiting:
             request = self.waiting.oldest if self._admissions.at_its_end else None
             if request is None or request.arrival in self._put_off:
                 request = self.waiting.first(now, self._put_off)
-            if request is None or request.prefix is None or not self.blocks.awaits(request.prefix):
+            if request is None or not self._is_put_off(request):
                 return request
             self._put_off.add(request.arrival)
         return None
+
+    def _is_put_off(self, request: Request) -> bool:
+        tables = self.blocks.awaits(request.prefix) if request.prefix is not None else []
+        urgency = request.rank, -request.priority
+        return bool(tables) and any((r.rank, -r.priority) <= urgency for r in self.running if r.blocks in tables)
 
     def _room_for(self, request: Request) -> int:
         # One token more than is computed now: the answer's first token must not need a preemption.

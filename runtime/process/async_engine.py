@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 from llmc.runtime.errors import EngineGone, InvalidParameter, PromptTooLong, RuntimeFailure
 from llmc.runtime.kv.prefix import checked_salt
 from llmc.runtime.loop.prompts import check_ids
@@ -107,8 +108,7 @@ class AsyncEngine:
         samples = checked_samples(n, best_of)
         checked_salt(salt)
         latency = LatencyClass.named(latency).value
-        if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > _MOST_PRIORITY:
-            raise InvalidParameter(f"priority must be in {-_MOST_PRIORITY}..{_MOST_PRIORITY}, got {priority!r}")
+        _checked("priority", priority, -_MOST_PRIORITY, _MOST_PRIORITY)
         ids = await self._ids(prompt)
         self._check_length(len(ids))
         self._check_alive()
@@ -117,27 +117,30 @@ class AsyncEngine:
         asked = replace(asked, seed=secrets.randbits(64) if params.seed is None else params.seed)
         key = next(self._keys)
         name = request_id or f"r{key}"
+        one = Submission(key, pack_ids(ids), asked, samples, latency, priority, salt, name)
+        return Stream(name, self._queue(one, ids), choice)
+
+    def _queue(self, one: Submission, ids: Sequence[int]) -> Answers:
+        """Send it to the child. Raises QueueFull."""
+        admission, tokens = self._admission, one.samples * len(ids)
+        admission.enter(one.samples, tokens)
 
         def abort(sample: int, reason: FinishReason) -> None:
-            self._send("abort", self._number, key, sample, reason.value)
-
-        admission, tokens = self._admission, samples * len(ids)
-        admission.enter(samples, tokens)
+            self._send("abort", self._number, one.key, sample, reason.value)
 
         def ended() -> None:
-            admission.leave(samples)
-            del self._answers[key]
+            admission.leave(one.samples)
+            del self._answers[one.key]
 
-        answers = Answers(ids, asked, self.tokenizer, samples, abort, lambda: admission.begun(tokens), ended)
-        one = Submission(key, pack_ids(ids), asked, samples, latency, priority, salt, name)
-        self._answers[key] = answers
-        stream = Stream(name, answers, choice)
+        answers = Answers(ids, one.params, self.tokenizer, one.samples, abort, lambda: admission.begun(tokens), ended)
+        self._answers[one.key] = answers
         self._send("submit", self._number, plain_submission(one))
-        return stream
+        return answers
 
     async def score(self, token_ids: Sequence[int], top: int = 0) -> list[TokenLogprobs]:
         """Raises InvalidParameter, PromptTooLong, NonFiniteLogits, EngineGone."""
         check_ids(token_ids, self.facts.vocab_size)
+        _checked("top", top, 0, MAX_LOGPROBS)
         self._check_length(len(token_ids) - 1)
         self._check_alive()
         if len(token_ids) == 1:
@@ -212,3 +215,8 @@ class AsyncEngine:
     def _check_alive(self) -> None:
         if self._gone is not None:
             raise EngineGone(str(self._gone))
+
+
+def _checked(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidParameter(f"{name} must be in {low}..{high}, got {value!r:.40}")

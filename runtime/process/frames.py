@@ -10,6 +10,7 @@ from typing import Any
 import msgpack
 
 MAX_FRAME = 32 << 20  # bytes; the largest is a prompt, or the statistics of a huge pool
+_ANY_TEXT = "surrogatepass"  # a salt may be any str
 _LENGTH = struct.Struct(">I")
 
 Message = list[Any]
@@ -21,7 +22,7 @@ class BrokenFrame(Exception):
 
 def frame(*message: Any) -> bytes:
     """A message, its kind first, as the bytes to send."""
-    body = msgpack.packb(message)
+    body = msgpack.packb(message, unicode_errors=_ANY_TEXT)
     if len(body) > MAX_FRAME:
         raise BrokenFrame(f"a message {message[0]!r} of {len(body)} bytes, at most {MAX_FRAME} are sent")
     return _LENGTH.pack(len(body)) + bytes(body)
@@ -53,7 +54,9 @@ class Frames:
 
 def _read(body: bytes) -> Message:
     try:
-        message = msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_no_extension)
+        message = msgpack.unpackb(
+            body, raw=False, strict_map_key=False, ext_hook=_no_extension, unicode_errors=_ANY_TEXT
+        )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise BrokenFrame(f"a frame of {len(body)} bytes is no message: {error}") from error
     if not isinstance(message, list) or not message or not isinstance(message[0], str):

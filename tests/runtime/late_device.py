@@ -1,4 +1,4 @@
-"""A device that computes its steps in another thread, so that what the host does meanwhile shows."""
+"""Devices that a loop can run ahead of, and that it cannot: steps in another thread, and none of its calls."""
 
 from __future__ import annotations
 
@@ -76,3 +76,16 @@ class LateDevice:
     def _compute(self, entry: Callable[[StepBuffers], None], step: StepBuffers) -> None:
         time.sleep(self._seconds)
         entry(step)
+
+
+class InLockstep:
+    """A device without what lets the loop run ahead of it."""
+
+    def __init__(self, device: Device) -> None:
+        self.limits = device.limits
+        self.num_blocks = device.num_blocks
+        self.memory = device.memory
+        self.swap_space = device.swap_space
+        self.prefill, self.decode = device.prefill, device.decode
+        self.copy_blocks = device.copy_blocks
+        self.close = device.close

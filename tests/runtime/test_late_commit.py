@@ -24,7 +24,7 @@ STOPS = tuple(range(0, 250, 12))
 CHOICES = [
     SamplingParams(temperature=1.0, max_tokens=40, logprobs=3, stop_token_ids=STOPS),
     SamplingParams(temperature=1.3, max_tokens=25, repetition_penalty=1.7, stop_token_ids=STOPS),
-    SamplingParams(temperature=0.8, max_tokens=30, stop=("a", "e", "th"), ignore_eos=True),
+    SamplingParams(temperature=0.8, max_tokens=30, stop=tuple("abcdefghijklmnop"), ignore_eos=True),
     SamplingParams(temperature=2.0, max_tokens=40, min_tokens=9, stop_token_ids=STOPS, stop=("c",), logprobs=0),
     SamplingParams(temperature=1.0, max_tokens=1),
     SamplingParams(temperature=1.0, ignore_eos=True),  # to the end of the envelope

@@ -14,6 +14,7 @@ from llmc.runtime.kv.blocks import BlockManager, BlockTable
 from llmc.runtime.kv.counters import BlockUse
 from llmc.runtime.kv.prefix import PrefixChain, root_of
 from llmc.runtime.kv.retention import Retention
+from llmc.runtime.kv.swap import CopyKind, SwapSpace
 from llmc.runtime.loop.request import TokenHistory
 from llmc.runtime.loop.results import Completion
 from tests.runtime import reference_oracle as oracle
@@ -163,6 +164,33 @@ def test_a_window_finds_the_longest_length_whose_last_blocks_are_there(agree: in
     manager.free(table)
     assert manager.occupancy()[1].count(BlockUse.CACHED) == 6
     assert allocate(manager, [*ids[:agree], 7, 7]).num_computed == found
+
+
+def test_blocks_are_kept_in_host_memory_where_that_is_cheaper_and_there_is_room() -> None:
+    """A block takes 0.1 s each way; there are three slots."""
+    space = SwapSpace((3,), (100,), 1e-3)
+    manager = BlockManager([Retention(None, BLOCK, 64)], [4], swap=space)
+    prefix = prefix_of(list(range(8)))
+    table = manager.allocate(8, prefix)
+    assert table is not None
+    compute(manager, table, 7)
+    assert not manager.keep(table, 0.4) and manager.keep(table, 0.41)
+    out = manager.take_copies()
+    assert [(copy.source, copy.kind) for copy in out] == [(block, CopyKind.OUT) for block in table.block_ids(0)]
+    manager.free(table)
+    manager.check_integrity()
+    large = allocate(manager, [7] * 16)  # needs every block: nothing of it is cached any more
+    compute(manager, large, 16)
+    assert not manager.keep(large, 1e9)  # four blocks, one slot
+    manager.free(large)
+    back = manager.allocate(8, prefix)
+    assert back is not None and back.num_computed == 7
+    brought = [(copy.source, copy.target, copy.kind) for copy in manager.take_copies()]
+    assert brought == [(o.target, block, CopyKind.IN) for o, block in zip(out, back.block_ids(0), strict=True)]
+    manager.check_integrity()
+    assert (manager.counters.swapped_out, manager.counters.swapped_in) == (2, 2)
+    manager.free(back)
+    assert manager.num_free == 4 and not manager._swap.kept
 
 
 def test_without_the_cache_nothing_is_found() -> None:

@@ -10,12 +10,11 @@ from typing import Any
 from llmc.runtime import Completion, Engine, EngineProcess, SamplingParams
 from llmc.runtime.artifact.artifact import open_artifact
 from llmc.runtime.cuda.device import CudaDevice
-from llmc.runtime.device.protocol import DeviceMemory, LaunchingDevice
-from llmc.runtime.kv.blocks import BlockCopy
-from llmc.runtime.step.arrays import StepBuffers, StepLimits
+from llmc.runtime.device.protocol import LaunchingDevice
 from llmc.runtime.step.limits import LoadOptions
 from tests.cuda.device.checks import FOLDER, prompts, run
 from tests.cuda.device.toy_engine import VALID
+from tests.runtime.late_device import InLockstep
 
 PROMPTS = prompts(12)
 ASKED = [
@@ -26,29 +25,6 @@ ASKED = [
     else SamplingParams(temperature=0, max_tokens=9, repetition_penalty=1.3, ignore_eos=True)
     for i in range(12)
 ]
-
-
-class InLockstep:
-    """The device without what lets the loop run ahead."""
-
-    def __init__(self, device: CudaDevice) -> None:
-        self.limits: StepLimits = device.limits
-        self.num_blocks: tuple[int, ...] = device.num_blocks
-        self.memory: DeviceMemory = device.memory
-        self.swap_space = device.swap_space
-        self._device = device
-
-    def prefill(self, step: StepBuffers) -> None:
-        self._device.prefill(step)
-
-    def decode(self, step: StepBuffers) -> None:
-        self._device.decode(step)
-
-    def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
-        self._device.copy_blocks(copies)
-
-    def close(self) -> None:
-        self._device.close()
 
 
 def answers(found: Sequence[Completion]) -> list[tuple[object, ...]]:

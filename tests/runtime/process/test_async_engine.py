@@ -246,6 +246,8 @@ def test_what_is_refused_is_refused_here(shared_engine: Path) -> None:
                 await remote.submit([1], SamplingParams(logit_bias={oracle.NUM_VALID: 1.0}))
             with pytest.raises(PromptTooLong):
                 await remote.score([1] * (longest + 1))
+            with pytest.raises(InvalidParameter, match="top"):
+                await remote.score([1, 2], 21)
             stream = await remote.submit([1] * (longest - 1), SHORT)
             assert len((await stream.result())[0].token_ids) == 1
 

@@ -54,6 +54,10 @@ def test_what_is_no_message_is_refused(body: bytes) -> None:
         Frames().feed(struct.pack(">I", len(body)) + body)
 
 
+def test_any_str_goes_through() -> None:
+    assert Frames().feed(frame("kind", "\ud800x", "\U0001f600")) == [["kind", "\ud800x", "\U0001f600"]]
+
+
 def test_a_frame_is_bounded_before_it_is_read_and_sent() -> None:
     with pytest.raises(BrokenFrame, match="at most"):
         Frames().feed(struct.pack(">I", MAX_FRAME + 1))
