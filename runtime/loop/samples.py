@@ -61,7 +61,7 @@ def checked_samples(n: int, best_of: int | None) -> int:
     samples = n if best_of is None else best_of
     for name, value in (("n", n), ("best_of", samples)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SAMPLES:
-            raise InvalidParameter(f"{name} must be in 1..{MAX_SAMPLES}, got {value!r}")
+            raise InvalidParameter(f"{name} must be in 1..{MAX_SAMPLES}, got {value!r:.40}")
     if samples < n:
         raise InvalidParameter(f"best_of is {samples}, fewer than n, which is {n}")
     return samples
