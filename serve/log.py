@@ -2,9 +2,11 @@
 
 import contextlib
 import logging
+import queue
 import re
-import sys
+import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -15,21 +17,56 @@ _MAX_VALUE = 400
 
 
 class EventLog:
-    """Writes to stderr. A reader that has gone does not stop the server."""
+    """Events as lines, for `write`."""
 
-    def __init__(self, as_json: bool, out: TextIO | None = None) -> None:
+    def __init__(self, as_json: bool, write: Callable[[str], None]) -> None:
         self._as_json = as_json
-        self._out = out
+        self._write = write
 
     def event(self, what: str, **facts: Any) -> None:
         clean = {name: _clean(value) for name, value in facts.items() if value is not None}
         if self._as_json:
             now = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
-            line = orjson.dumps({"time": now, "event": what, **clean}).decode()
+            self._write(orjson.dumps({"time": now, "event": what, **clean}).decode())
         else:
-            line = " ".join([what, *(f"{name}={value}" for name, value in clean.items())])
-        with contextlib.suppress(OSError):
-            print(line, file=self._out or sys.stderr, flush=True)
+            self._write(" ".join([what, *(f"{name}={value}" for name, value in clean.items())]))
+
+
+class Lines:
+    """Written to a file by a thread of its own: a reader who is slow, or has gone, does not hold up the server.
+
+    Of what he does not take, `most` lines are kept. The others are lost; how many, he is told.
+    """
+
+    def __init__(self, out: TextIO, most: int = 10_000) -> None:
+        self._out = out
+        self._most = most
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._num_lost = 0
+        self._writer = threading.Thread(target=self._write_all, name="llmc-log", daemon=True)
+        self._writer.start()
+
+    def put(self, line: str) -> None:
+        if self._lines.qsize() < self._most:
+            self._lines.put(line)
+        else:
+            self._num_lost += 1
+
+    def close(self, seconds: float = 1.0) -> None:
+        """Write what is left, if that does not take longer."""
+        self._lines.put(None)
+        self._writer.join(seconds)
+
+    def _write_all(self) -> None:
+        while (line := self._lines.get()) is not None:
+            self._write(line)
+            if self._num_lost and self._lines.empty():
+                lost, self._num_lost = self._num_lost, 0
+                self._write(f"llmc: {lost} lines of the log were lost: nobody read it")
+
+    def _write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            print(line, file=self._out, flush=True)
 
 
 def _clean(value: Any) -> Any:

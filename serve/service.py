@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import sys
 import time
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from llmc.serve.http.app import App
 from llmc.serve.http.cors import Cors
 from llmc.serve.http.keys import ApiKeys
 from llmc.serve.http.listener import Listener
-from llmc.serve.log import EventLog, LibraryLog
+from llmc.serve.log import EventLog, LibraryLog, Lines
 from llmc.serve.options import ServeOptions
 from llmc.serve.routes.table import ROUTES
 from llmc.serve.server import Server
@@ -21,7 +22,8 @@ class Service:
     """Listens at once, takes requests from `begin` on."""
 
     def __init__(self, options: ServeOptions, keys: Sequence[str], listening: socket.socket) -> None:
-        self.log = EventLog(options.log_json)
+        self._lines = Lines(sys.stderr)
+        self.log = EventLog(options.log_json, self._lines.put)
         LibraryLog.take(self.log, "uvicorn", "asyncio")
         self.server = Server(ApiKeys(keys), Cors(options.origins), self.log, not options.reasoning_in_content)
         if options.otel:
@@ -60,5 +62,6 @@ class Service:
         self._listener.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
             await self._serving
+        await asyncio.to_thread(self._lines.close)
         if self.server.spans is not None:
             await asyncio.to_thread(self.server.spans.close)

@@ -93,7 +93,7 @@ def main() -> None:
             print(f"round {number + 1} of {args.rounds}, load average {averages[-1]:.1f}", file=sys.stderr)
             samples.extend(run_round(number, rows, limits))
     except (KeyboardInterrupt, LlamaCppError) as error:
-        print(f"stopped, the rounds that are whole count: {error or 'interrupted'}", file=sys.stderr)
+        print(f"stopped, the rounds that are whole count: {str(error) or 'interrupted'}", file=sys.stderr)
     machine = Machine(target.mcpu, args.threads, peaks)
     results = [Result.of(row, samples, work, peaks[row.precision][1]) for row in rows] if samples else []
     print("\n".join(report(machine, results, samples)))

@@ -154,7 +154,7 @@ def main() -> None:
             averages.append(os.getloadavg()[0])
             samples.extend(run_round(number, fields, workload, args))
     except (KeyboardInterrupt, BenchRefused) as error:
-        print(f"stopped, what was measured counts: {error or 'interrupted'}", file=sys.stderr)
+        print(f"stopped, what was measured counts: {str(error) or 'interrupted'}", file=sys.stderr)
     conclude(args, model.name, fields, samples, averages)
 
 

@@ -187,6 +187,7 @@ class BlockManager:
                 blocks.append(self._cache.take(group))
                 pool.owed -= 1
             table._room = len(blocks) * pool.retention.block_tokens
+        table.version += 1
 
     def take_copies(self) -> list[BlockCopy]:
         """What the device has to copy, in this order, before the next step."""
@@ -208,6 +209,7 @@ class BlockManager:
             for index in range(table._first[group], first):
                 pool.give_back(blocks[index])
                 blocks[index] = NO_BLOCK
+                table.version += 1
             claim = pool.retention.most_blocks(num_tokens, table._promised)
             pool.owed += first - table._first[group] + claim - table._claims[group]
             table._first[group], table._claims[group] = first, claim

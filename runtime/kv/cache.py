@@ -203,6 +203,7 @@ class PrefixCache:
                 pool.share(theirs)
                 pool.give_back(mine)
                 table._blocks[group][index] = theirs
+                table.version += 1
         if key not in self.entries and any(block != NO_BLOCK for block in entry.blocks):
             self.entries[key] = entry
             self._add_child(entry)

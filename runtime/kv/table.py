@@ -31,9 +31,11 @@ class BlockTable:
         "_room",
         "_tail",
         "num_computed",
+        "version",
     )
 
     def __init__(self, num_groups: int, prefix: PrefixChain | None = None) -> None:
+        self.version = 0  # another one says that entries have changed
         self.num_computed = 0  # positions that were in the cache when it was allocated
         self._blocks = [array("i") for _ in range(num_groups)]
         self._first = [0] * num_groups  # entries before it are NO_BLOCK

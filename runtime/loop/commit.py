@@ -14,7 +14,7 @@ from llmc.runtime.loop.schedule import Scheduler
 from llmc.runtime.step.arrays import StepBuffers
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # as Chosen not frozen: there is one for each row of each step
 class TokenEvent:
     """What a step did for one request: the token it chose, and why the answer ends with it, if it does.
 
@@ -28,7 +28,7 @@ class TokenEvent:
     error: RuntimeFailure | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Chosen:
     """A token that was read of a row of a step, and what it means where that had to be said at once."""
 

@@ -10,6 +10,8 @@ calls of `step`. Who comes in during a call, another thread or a signal handler,
 import contextlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,10 +25,11 @@ from llmc.runtime.device.protocol import Device
 from llmc.runtime.errors import InvalidParameter, QueueFull, RuntimeFailure, StepFailed
 from llmc.runtime.loop.core import EngineCore
 from llmc.runtime.loop.delivery import Delivery
-from llmc.runtime.loop.handle import Live, RequestHandle
+from llmc.runtime.loop.handle import Live, RequestHandle, SamplesHandle
 from llmc.runtime.loop.prompts import check_ids
 from llmc.runtime.loop.request import FinishReason, Request
 from llmc.runtime.loop.results import Completion, Output
+from llmc.runtime.loop.samples import Choice, Scorer, checked_samples
 from llmc.runtime.loop.turns import Turns
 from llmc.runtime.step.limits import LoadOptions
 from llmc.runtime.step.params import SamplingParams
@@ -113,14 +116,17 @@ class Engine:
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        n: int = 1,
+        best_of: int | None = None,
+        scorer: Scorer | None = None,
         salt: str = "",
         **fields: Any,
     ) -> list[Completion]:
-        """Answer all prompts, batched; one completion per prompt, in order.
+        """Answer all prompts, batched; `n` completions per prompt, in order.
 
         `params` is one for all or one per prompt; keyword arguments are fields of SamplingParams over the
-        model's defaults, `salt` is that of `submit`. A request that fails while it runs has its `error` set; the
-        others are not affected.
+        model's defaults, `best_of` and `scorer` are those of `samples`, `salt` is that of `submit`. A request that
+        fails while it runs, or whose samples cannot be scored, has its `error` set; the others are not affected.
         Raises RequestError, before anything runs, if any prompt or parameter is refused.
         """
         if isinstance(prompts, str | bytes):
@@ -135,12 +141,14 @@ class Engine:
             raise InvalidParameter(f"params must be SamplingParams or a list of them, got {type(params).__name__}")
         if len(each) != len(prompts):
             raise InvalidParameter(f"{len(prompts)} prompts but {len(each)} sampling parameters")
+        checked_samples(n, best_of)
         ids = [self._checked_prompt(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
-        handles: list[RequestHandle] = []
+        handles: list[SamplesHandle] = []
         try:
             for prompt, one in zip(ids, each, strict=True):
-                handles.append(self._submit_in_time(prompt, one, salt))
-            return [handle.result() for handle in handles]
+                submit = partial(self.samples, prompt, one, n=n, best_of=best_of, scorer=scorer, salt=salt)
+                handles.append(self._in_time(submit))
+            return [completion for handle in handles for completion in handle.results()]
         finally:
             for handle in handles:
                 handle.cancel()
@@ -163,22 +171,62 @@ class Engine:
         RequestError; it is QueueFull if too many wait. An exception that `on_output` raises ends that request alone.
         """
         params = self.sampling(params, **fields)
+        (handle,) = self._submit(prompt, params, [on_output], salt, latency, priority)
+        return handle
+
+    def samples(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        n: int = 1,
+        best_of: int | None = None,
+        scorer: Scorer | None = None,
+        on_output: Callable[[Output], None] | None = None,
+        salt: str = "",
+        latency: str = "standard",
+        priority: int = 0,
+        **fields: Any,
+    ) -> SamplesHandle:
+        """Queue a request for `n` answers, all or none: as `submit`, with `output.sample` telling which it belongs to.
+
+        The prompt is computed once. With `best_of`, so many are drawn, and those are given back that the `scorer` likes
+        most, any function of a Completion, or that are the likeliest. With a seed, sample 0 is the answer of `submit`.
+        """
+        params = self.sampling(params, **fields)
+        count = checked_samples(n, best_of)
+        choice = Choice.of(n, count, scorer, params)
+        told = [on_output and partial(_tell, on_output, sample) for sample in range(count)]
+        asked = params if choice is None else choice.asks(params)
+        return SamplesHandle(self._submit(prompt, asked, told, salt, latency, priority), choice)
+
+    def _submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        on_output: Sequence[Callable[[Output], None] | None],
+        salt: str,
+        latency: str,
+        priority: int,
+    ) -> list[RequestHandle]:
+        """One request for each of `on_output`: samples of one seed."""
         ids = self._checked_prompt(prompt, params)
         seed = secrets.randbits(64) if params.seed is None else params.seed
         urgency = LatencyClass.named(latency)
-        request = self.core.request(ids, params, seed, salt=salt, latency=urgency, priority=priority)
-        answer = Answer(params, self.tokenizer, ids)
+        lives = []
+        for sample, told in enumerate(on_output):
+            request = self.core.request(ids, params, seed, sample, salt, latency=urgency, priority=priority)
+            lives.append(Live(request, Answer(params, self.tokenizer, ids), params, seed, told))
         with self._change():
-            self.core.add(request)
-            live = Live(request, answer, params, seed, on_output)
-            self._live[request] = live
-        return RequestHandle(live, self.step, lambda: self._cancel(request))
+            self.core.add(*(live.request for live in lives))
+            self._live.update((live.request, live) for live in lives)
+        return [RequestHandle(live, self.step, partial(self._cancel, live.request)) for live in lives]
 
-    def _submit_in_time(self, prompt: Prompt, params: SamplingParams, salt: str) -> RequestHandle:
-        """Once the queue has room, for whose sake steps are run."""
+    def _in_time(self, submit: Callable[[], SamplesHandle]) -> SamplesHandle:
+        """Submit once the queue has room, for whose sake steps are run."""
         while True:
             try:
-                return self.submit(prompt, params, salt=salt)
+                return submit()
             except QueueFull:
                 if not self.step():
                     raise
@@ -342,3 +390,7 @@ class Engine:
         ids = self.encode(prompt) if isinstance(prompt, str) else prompt
         self.core.check(ids, params)
         return ids
+
+
+def _tell(on_output: Callable[[Output], None], sample: int, output: Output) -> None:
+    on_output(replace(output, sample=sample))

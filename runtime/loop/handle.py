@@ -2,11 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from llmc.runtime.loop.request import Request
+from llmc.runtime.errors import RequestError
+from llmc.runtime.loop.request import FinishReason, Request
 from llmc.runtime.loop.results import Completion, Output
+from llmc.runtime.loop.samples import Choice
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.text.answer import Answer
 
@@ -64,3 +66,43 @@ class RequestHandle:
     def cancel(self) -> None:
         """End the request now; its blocks are free when this returns. A finished request stays as it is."""
         self._cancel()
+
+
+class SamplesHandle:
+    """Several answers to one prompt. Iterating yields the outputs of all as they come, with their samples' numbers."""
+
+    def __init__(self, handles: Sequence[RequestHandle], choice: Choice | None) -> None:
+        self._handles = handles
+        self._choice = choice
+
+    def __iter__(self) -> Iterator[Output]:
+        left = dict(enumerate(map(iter, self._handles)))
+        while left:
+            for sample, outputs in list(left.items()):
+                output = next(outputs, None)
+                if output is None:
+                    del left[sample]
+                else:
+                    yield replace(output, sample=sample)
+
+    def result(self) -> list[Completion]:
+        """Drive the engine until all are finished. By sample; where they are chosen, the chosen ones, best first.
+
+        Raises RequestError if the scorer fails.
+        """
+        samples = [handle.result() for handle in self._handles]
+        return samples if self._choice is None else self._choice.best(samples)
+
+    def results(self) -> list[Completion]:
+        """As `result`; where the scorer fails, the completions say so."""
+        try:
+            return self.result()
+        except RequestError as error:
+            assert self._choice is not None
+            failed = [handle.result() for handle in self._handles[: self._choice.count]]
+            return [replace(one, finish_reason=FinishReason.ERROR, error=error) for one in failed]
+
+    def cancel(self) -> None:
+        """End all of them now."""
+        for handle in self._handles:
+            handle.cancel()

@@ -35,6 +35,7 @@ class TokenHistory:
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._len = len(prompt)
+        self.last = int(prompt[-1]) if self._len else -1
         self._reserve(np.array(prompt, dtype=np.int32))
 
     def __len__(self) -> int:
@@ -48,7 +49,7 @@ class TokenHistory:
     def append(self, token: int) -> None:
         if self._len == len(self._ids):
             self._reserve(self._ids)
-        self._ids[self._len] = token
+        self._ids[self._len] = self.last = token
         self._len += 1
 
     def _reserve(self, ids: NDArray[np.int32]) -> None:

@@ -22,7 +22,7 @@ from llmc.runtime.loop.urgency import Patience, Urgency, by_weakness
 from llmc.runtime.loop.waiting import WaitingQueue
 from llmc.runtime.step.scheduling import SchedulingOptions
 
-_LEAST_CHUNK = 8  # tokens: the most urgent prompt gets so many in every step, whoever decodes
+_LEAST_CHUNK = 4  # tokens: the most urgent prompt gets so many in every step, whoever decodes
 _CHUNK_UNIT = 16  # tokens: what the time cuts off a chunk leaves whole tiles of the kernels
 _by_age = attrgetter("arrival")
 

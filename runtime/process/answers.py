@@ -3,7 +3,7 @@ who takes his time."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from llmc.runtime.errors import RequestError, RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
@@ -162,17 +162,3 @@ class Answers:
         begun, self._begun = self._begun, None
         if begun is not None:
             begun()
-
-
-def best_of(samples: Sequence[Completion], count: int, values: Sequence[float], logprobs: bool) -> list[Completion]:
-    """The `count` that have the largest values, best first; without log-probabilities that nobody asked for."""
-    order = sorted(range(len(samples)), key=lambda index: -values[index])
-    best = [samples[index] for index in order[:count]]
-    return best if logprobs else [replace(one, logprobs=()) for one in best]
-
-
-def cumulative(completion: Completion) -> float:
-    """Log-probability of the whole answer. One that failed comes last."""
-    if completion.error is not None:
-        return float("-inf")
-    return sum(entry.logprob for entry in completion.logprobs)

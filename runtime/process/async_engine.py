@@ -13,14 +13,14 @@ from llmc.runtime.kv.prefix import checked_salt
 from llmc.runtime.loop.prompts import check_ids
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import TokenLogprobs
+from llmc.runtime.loop.samples import Choice, Scorer, checked_samples
 from llmc.runtime.process.admission import Admission
 from llmc.runtime.process.answers import Answers
 from llmc.runtime.process.facts import EngineFacts
 from llmc.runtime.process.frames import Message
-from llmc.runtime.process.protocol import Scorer
 from llmc.runtime.process.stats import EngineStats
-from llmc.runtime.process.stream import Choice, Stream
-from llmc.runtime.process.wire import MAX_SAMPLES, Submission, pack_ids, plain_submission, read_logprobs, read_rows
+from llmc.runtime.process.stream import Stream
+from llmc.runtime.process.wire import Submission, pack_ids, plain_submission, read_logprobs, read_rows
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.step.scheduling import LatencyClass, SchedulingOptions
 from llmc.runtime.text.chat import ChatTemplate, FittedChat
@@ -105,19 +105,18 @@ class AsyncEngine:
         params = self.sampling(params)
         self._text.check(params)
         params.check_vocabulary(self.facts.num_valid_tokens)
-        samples = _checked_samples(n, best_of)
+        samples = checked_samples(n, best_of)
         checked_salt(salt)
         latency = LatencyClass.named(latency).value
         _checked("priority", priority, -_MOST_PRIORITY, _MOST_PRIORITY)
         ids = await self._ids(prompt)
         self._check_length(len(ids))
         self._check_alive()
-        choice = Choice(n, scorer, params.logprobs is not None) if samples > n or scorer is not None else None
-        seed = secrets.randbits(64) if params.seed is None else params.seed
-        logprobs = 0 if choice is not None and params.logprobs is None else params.logprobs
+        choice = Choice.of(n, samples, scorer, params)
+        asked = params if choice is None else choice.asks(params)
+        asked = replace(asked, seed=secrets.randbits(64) if params.seed is None else params.seed)
         key = next(self._keys)
         name = request_id or f"r{key}"
-        asked = replace(params, seed=seed, logprobs=logprobs)
         one = Submission(key, pack_ids(ids), asked, samples, latency, priority, salt, name)
         return Stream(name, self._queue(one, ids), choice)
 
@@ -216,16 +215,6 @@ class AsyncEngine:
     def _check_alive(self) -> None:
         if self._gone is not None:
             raise EngineGone(str(self._gone))
-
-
-def _checked_samples(n: int, best_of: int | None) -> int:
-    """How many to draw."""
-    samples = n if best_of is None else best_of
-    for name, value in (("n", n), ("best_of", samples)):
-        _checked(name, value, 1, MAX_SAMPLES)
-    if samples < n:
-        raise InvalidParameter(f"best_of is {samples}, fewer than n, which is {n}")
-    return samples
 
 
 def _checked(name: str, value: object, low: int, high: int) -> None:

@@ -159,6 +159,7 @@ class EngineProcess:
             await self._bury(self._child, self._link, stuck)
             if not again:
                 return
+            backoff.died()
             while self.state is not State.READY:
                 await asyncio.sleep(backoff.pause())
                 self.state = State.STARTING
@@ -166,7 +167,7 @@ class EngineProcess:
                     self._take(await load(self._start))
                 except RuntimeFailure as error:
                     print(f"llmc: the engine cannot be loaded again yet: {error}", file=sys.stderr)
-            backoff.started()
+            backoff.ready()
 
     async def _watch(self, child: Child, link: Link) -> str:
         """Until the child is gone. What it was stuck in, if it had to be killed for that."""

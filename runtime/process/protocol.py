@@ -1,18 +1,17 @@
 """What a server needs of an engine: the seam between whoever serves and `AsyncEngine`, which runs it elsewhere."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
 from llmc.runtime.loop.results import Completion, Output, TokenLogprobs
+from llmc.runtime.loop.samples import Scorer
 from llmc.runtime.process.facts import EngineFacts
 from llmc.runtime.process.stats import EngineStats
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.text.chat import ChatTemplate, Message
 from llmc.runtime.text.tokenizer import Tokenizer
-
-Scorer = Callable[[Completion], float]  # of a finished sample; the best n of `best_of` are those it likes most
 
 
 class AnswerStream(Protocol):

@@ -3,22 +3,11 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
-from llmc.runtime.errors import RequestError
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import Completion, Output
-from llmc.runtime.process.answers import Answers, best_of, cumulative
-from llmc.runtime.process.protocol import Scorer
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which of the samples are given back: the `count` best ones by `scorer`, or by log-probability."""
-
-    count: int
-    scorer: Scorer | None
-    logprobs: bool  # whether the caller has asked for them
+from llmc.runtime.loop.samples import Choice
+from llmc.runtime.process.answers import Answers
 
 
 class Stream:
@@ -86,18 +75,7 @@ class Stream:
             await self._news.wait()
         if self._results is None:
             completions = [sample.completion for sample in self._answers.samples if sample.completion is not None]
-            self._results = completions if self._choice is None else await _chosen(completions, self._choice)
+            if self._choice is not None:  # in a thread of its own: a scorer of the caller's may take its time
+                completions = await asyncio.to_thread(self._choice.best, completions)
+            self._results = completions
         return self._results
-
-
-async def _chosen(samples: list[Completion], choice: Choice) -> list[Completion]:
-    """By a scorer of the caller's in a thread of its own, since it may take its time. Raises RequestError."""
-    scorer = choice.scorer
-    if scorer is None:
-        values = [cumulative(sample) for sample in samples]
-    else:
-        try:
-            values = await asyncio.to_thread(lambda: [float(scorer(sample)) for sample in samples])
-        except Exception as error:
-            raise RequestError(f"the scorer raised {type(error).__name__}: {error}") from error
-    return best_of(samples, choice.count, values, choice.logprobs)

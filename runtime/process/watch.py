@@ -8,9 +8,8 @@ from llmc.runtime.process.facts import EngineFacts
 
 TICK = 0.25  # seconds between two looks
 _LEAST, _MARGIN = 60.0, 8.0  # seconds; beyond what the longest step takes token by token, for long contexts
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 30.0  # seconds between a death and the next start
-_SOUND = 60.0  # seconds of service after which a death is no sign of another
+_SOUND = 1.0  # seconds of service after which a death is no sign of another
+_PAUSE, _LONG_PAUSE, _LONGEST_PAUSE = 0.05, 0.5, 30.0  # seconds between a death and the next start
 
 
 @dataclass(frozen=True)
@@ -29,18 +28,20 @@ class Watching:
 
 
 class Backoff:
-    """Pauses before restarts: short after a process that served for a while, ever longer otherwise."""
+    """Pauses before restarts: short after a process that served, longer after one that died at once, and ever longer
+    while none can be loaded."""
 
     def __init__(self) -> None:
-        self._pause = _FIRST_PAUSE
-        self._started = time.monotonic()
+        self._ready = time.monotonic()
+        self._pause = _PAUSE
 
-    def started(self) -> None:
-        self._started = time.monotonic()
+    def ready(self) -> None:
+        self._ready = time.monotonic()
+
+    def died(self) -> None:
+        self._pause = _PAUSE if time.monotonic() - self._ready >= _SOUND else _LONG_PAUSE
 
     def pause(self) -> float:
         """Seconds to wait before the next attempt."""
-        if time.monotonic() - self._started > _SOUND:
-            self._pause = _FIRST_PAUSE
-        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+        pause, self._pause = self._pause, min(max(_LONG_PAUSE, 2 * self._pause), _LONGEST_PAUSE)
         return pause

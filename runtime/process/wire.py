@@ -13,12 +13,12 @@ from llmc.runtime.artifact.strict_json import JsonMismatch, from_plain
 from llmc.runtime.errors import EngineGone, QueueFull, RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
 from llmc.runtime.loop.results import TokenLogprobs
+from llmc.runtime.loop.samples import MAX_SAMPLES
 from llmc.runtime.process.frames import BrokenFrame, Message
 from llmc.runtime.step.limits import LoadOptions
 from llmc.runtime.step.params import SamplingParams
 
 T = TypeVar("T")
-MAX_SAMPLES = 64  # of one prompt, `best_of` included
 _FAILURES = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RuntimeFailure)
 }

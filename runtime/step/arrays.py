@@ -1,5 +1,6 @@
 """A batch as the arrays of one step. The buffers are allocated once and reused by every step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,13 @@ class StepBuffers:
         self.samples = False  # whether rows get a token, each as its record says
         self.sampling = np.zeros(rows, SAMPLING_RECORD)
         self._records = self.sampling.view(np.uint8).data
+        self._next_positions, self._history_lens = self.sampling["position"], self.sampling["history_len"]
+        self._histories = self.sampling["history"]
+        self._order = np.arange(seqs + 1, dtype=np.int32)
+        # What the first rows of tables and records hold since an earlier step, where nothing has overwritten it.
+        self._tables: list[BlockTable | None] = [None] * seqs
+        self._versions = [0] * seqs
+        self._samplings: list[RowSampling | None] = [None] * seqs
         self.logits: NDArray[np.float32] | None = None  # [R, vocab], where raw logits go
         self.out_tokens = np.zeros(rows, np.int32)  # -1 where the logits were not finite
         self.out_logprob = np.zeros(rows, np.float32)
@@ -60,18 +68,46 @@ class StepBuffers:
         self.num_tokens = self.num_seqs = self.num_rows = 0
         self.samples, self.logits = samples, logits
 
+    def set_decoding(
+        self,
+        last_ids: Sequence[int],
+        lengths: Sequence[int],
+        tables: list[BlockTable],
+        samplings: list[RowSampling],
+        histories: Sequence[int],
+    ) -> None:
+        """The first sequences, each with its last token, whose next one is chosen; `histories` are addresses of all.
+
+        Those that stand where they stood in the last step of these arrays cost a few numbers each.
+        """
+        count = len(lengths)
+        self.token_ids[:count] = last_ids
+        self.positions[:count] = lengths
+        self.positions[:count] -= 1
+        self.seq_starts[: count + 1] = self._order[: count + 1]
+        self.rows[:count] = self._order[:count]
+        versions = [table.version for table in tables]
+        if tables != self._tables[:count] or versions != self._versions[:count]:
+            self._renew_tables(tables, versions)
+        self._next_positions[:count] = self._history_lens[:count] = lengths
+        self._histories[:count] = histories
+        for row, sampling in enumerate(samplings):
+            if sampling is not self._samplings[row] or sampling.varies:
+                sampling.write(self._records, row, histories[row], lengths[row])
+                self._samplings[row] = sampling
+        self.num_tokens = self.num_seqs = self.num_rows = count
+
     def add_sequence(self, ids: NDArray[np.int32], start: int, blocks: BlockTable) -> None:
         """Tokens of the next sequence, at positions `start` and up."""
         count, first, seq = len(ids), self.num_tokens, self.num_seqs
+        self._tables[seq] = None
         end = first + count
         if count == 1:
             self.token_ids[first], self.positions[first] = ids[0], start
         else:
             self.token_ids[first:end] = ids
             self.positions[first:end] = np.arange(start, start + count, dtype=np.int32)
-        for group in range(self.limits.kv_groups):
-            ids_of_blocks = blocks.block_ids(group)
-            self.block_tables[group, seq, : len(ids_of_blocks)] = ids_of_blocks
+        self._set_table(seq, blocks)
         self.num_tokens, self.num_seqs = end, seq + 1
         self.seq_starts[seq + 1] = end
 
@@ -82,5 +118,19 @@ class StepBuffers:
 
     def add_sampled_row(self, token: int, sampling: RowSampling, history_address: int, history_len: int) -> None:
         """A row whose next token is chosen, after `history_len` ids that lie at `history_address`."""
+        if self.num_rows < len(self._samplings):
+            self._samplings[self.num_rows] = None
         sampling.write(self._records, self.num_rows, history_address, history_len)
         self.add_row(token)
+
+    def _renew_tables(self, tables: list[BlockTable], versions: list[int]) -> None:
+        for seq, (table, version) in enumerate(zip(tables, versions, strict=True)):
+            if table is not self._tables[seq] or version != self._versions[seq]:
+                self._set_table(seq, table)
+        self._tables[: len(tables)] = tables
+        self._versions[: len(tables)] = versions
+
+    def _set_table(self, seq: int, table: BlockTable) -> None:
+        for group in range(self.limits.kv_groups):
+            ids = table.block_ids(group)
+            self.block_tables[group, seq, : len(ids)] = ids

@@ -76,6 +76,8 @@ class RowSampling:
         self._early_bias = self._bias
         if params.min_tokens:
             self._early_bias = BiasArrays.of({**params.logit_bias, **dict.fromkeys(sorted(stop_ids), FORBID)})
+        # Only a record whose bias changes with the length has to be written anew for each token.
+        self.varies = self._early_bias is not self._bias
         self._fixed = (
             params.temperature,
             params.top_p,

@@ -56,7 +56,7 @@ class LatencyTarget:
 
 DEFAULT_TARGETS: Mapping[LatencyClass, LatencyTarget] = {
     LatencyClass.INTERACTIVE: LatencyTarget(ttft=1.0, tpot=0.05, slowdown=1.5),
-    LatencyClass.STANDARD: LatencyTarget(ttft=5.0, tpot=0.1, slowdown=2.5),
+    LatencyClass.STANDARD: LatencyTarget(ttft=5.0, tpot=0.1, slowdown=2.0),
     LatencyClass.BATCH: LatencyTarget(ttft=120.0, tpot=2.0, slowdown=1000.0),
 }
 

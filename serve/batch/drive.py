@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, BinaryIO
@@ -34,7 +35,7 @@ async def answer_lines(
 ) -> None:
     """`answered` hears of every line's output. Raises BatchStopped, OSError."""
     (engine,) = process.engines.values()
-    server = Server(ApiKeys([]), Cors(()), _Faults(as_json=False))
+    server = Server(ApiKeys([]), Cors(()), _Faults(False, lambda line: print(line, file=sys.stderr)))
     server.begin(process)
     app = App(server, ROUTES)
     left = iter([line for line in lines.lines if line.number not in journal])

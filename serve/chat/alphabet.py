@@ -46,6 +46,11 @@ class Alphabet:
         """The part of it that these symbols are."""
         return Alphabet([special for special in self._specials if special.symbol in symbols])
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """All characters that stand for special tokens."""
+        return frozenset((*self._symbols.values(), OTHER))
+
     def symbol(self, token: int) -> str:
         """The character of a special token."""
         return self._symbols.get(token, OTHER)

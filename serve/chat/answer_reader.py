@@ -10,7 +10,7 @@ from llmc.serve.chat.alphabet import OTHER, Alphabet
 from llmc.serve.chat.call_reader import CallReader
 from llmc.serve.chat.calls import Calls, Schemas
 from llmc.serve.chat.formats import CallFormat, ReasoningFormat
-from llmc.serve.chat.source import END, Doing, Source
+from llmc.serve.chat.source import END, SPACES, Doing, Source
 from llmc.serve.protocol.delta import Delta, ToolCallDelta
 
 
@@ -76,6 +76,7 @@ class AnswerReader:
     def _reason(self, format: ReasoningFormat) -> Doing:
         source, split, start = self._source, self._expected.split, self._source.at
         tell = self._tell_reasoning if split else self._tell
+        stops = SPACES | self._alphabet.symbols | {format.close[0][0]}
         if not self._expected.in_reasoning:
             yield from source.spaces()
             if not (yield from source.match_marker(format.open)):
@@ -93,6 +94,7 @@ class AnswerReader:
             tell(space + character if character or not split else "")
             if character == END:
                 return
+            tell((yield from source.run(stops)))
         yield from source.spaces()
         if not split:
             tell(source.since(start))
@@ -102,6 +104,7 @@ class AnswerReader:
         source = self._source
         format = self._expected.calls
         reader = CallReader(source, format, self.calls, self._alphabet.written) if format is not None else None
+        stops = SPACES | self._alphabet.symbols | format.beginnings if format is not None else frozenset[str]()
         at_start = True
         while True:
             space = (yield from source.spaces()) if reader is not None else ""
@@ -113,6 +116,8 @@ class AnswerReader:
             if character == END:
                 return
             at_start = character == OTHER  # after <|python_tag|>, which no template opens its calls with
+            if not at_start:
+                self._tell((yield from source.run(stops)))
 
     def _tell(self, text: str) -> None:
         if text := self._alphabet.written(text):

@@ -90,6 +90,11 @@ class CallFormat:
         return not self.section_open and not self.open
 
     @property
+    def beginnings(self) -> frozenset[str]:
+        """The characters that an opening marker begins with."""
+        return frozenset(marker[0][0] for marker in (self.section_open, self.open) if marker)
+
+    @property
     def example(self) -> str:
         """What calls look like, for people; every marker is in it."""
         call = " ".join([*self.open, self.body.example, *self.close])

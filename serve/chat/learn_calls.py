@@ -23,7 +23,7 @@ from llmc.serve.chat.formats import (
 from llmc.serve.chat.probe import ARGUMENTS, CONTENT, IDS, NAMES, SCHEMAS, Probe
 
 _EXAMPLE = re.compile(
-    r'(\S+)\s*\{\s*"name"\s*:[^{}]*,\s*"(?:arguments|parameters)"\s*:(?:\s*\{[^{}]*\}\s*|[^{}]*)\}\s*(\S+)'
+    r'(\S{1,64})\s*\{\s*"name"\s*:[^{}]*,\s*"(?:arguments|parameters)"\s*:(?:\s*\{[^{}]*\}\s*|[^{}]*)\}\s*(\S{1,64})'
 )
 _BESIDE_CALLS: tuple[dict[str, str], ...] = ({"content": CONTENT}, {"content": ""}, {})
 

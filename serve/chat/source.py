@@ -4,7 +4,7 @@ Readers are generators that yield where the text is not there yet. What they mak
 alone, not on how they came in pieces; and what may still turn out to be a marker is not let out, since it is not read.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Set
 
 from llmc.serve.chat.formats import Marker
 
@@ -13,7 +13,7 @@ Deciding = Generator[None, None, bool]
 Doing = Generator[None, None, None]
 
 END = ""  # in place of a character, after the last one
-_SPACES = frozenset(" \t\r\n")  # JSON's
+SPACES = frozenset(" \t\r\n")  # JSON's
 
 
 class Source:
@@ -46,9 +46,19 @@ class Source:
         self.at += len(character)
         return character
 
+    def run(self, stops: Set[str]) -> Reading:
+        """What is there up to one of `stops`, all at once: text is mostly text."""
+        yield from self.peek()
+        start = at = self.at
+        characters, end = self._characters, len(self._characters)
+        while at < end and characters[at] not in stops:
+            at += 1
+        self.at = at
+        return self.since(start)
+
     def spaces(self) -> Reading:
         start = self.at
-        while (yield from self.peek()) in _SPACES:
+        while (yield from self.peek()) in SPACES:
             self.at += 1
         return self.since(start)
 

@@ -78,10 +78,10 @@ def _serving(options: BenchOptions, progress: Progress, console: Console) -> int
 def _field(options: BenchOptions, workload: Workload) -> Iterator[_Field]:
     loads = options.loads(workload.requests)
     machine = None if options.engine is None else _machine(options, options.engine)
+    slo = parse_slo(options.slo) if options.slo is not None else None
 
     def contender(name: str, target: Target, load: Load) -> Contender:
         batch = load.concurrency or options.load.max_batch or DEFAULT_CONCURRENCY
-        slo = parse_slo(options.slo) if options.slo is not None else None
         return Contender(name, target, load, Terms(batch, slo, options.price_per_hour, machine))
 
     if options.ablate:

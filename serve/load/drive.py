@@ -27,7 +27,7 @@ async def _open_loop(plan: Sequence[Planned], send: Send) -> list[Exchange]:
     sent = []
     for planned in plan:
         assert planned.arrival is not None, "an open loop needs arrivals"
-        if (wait := begin + planned.arrival - time.perf_counter()) > 0:
+        while (wait := begin + planned.arrival - time.perf_counter()) > 0:  # timers may be a millisecond early
             await asyncio.sleep(wait)
         sent.append(asyncio.ensure_future(send(planned)))
     return list(await asyncio.gather(*sent))

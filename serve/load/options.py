@@ -93,6 +93,9 @@ class BenchOptions:
             raise BenchRefused("--ablate compares at one load: give --concurrency or --rate, no --sweep")
         if self.png is not None and self.sweep is None:
             raise BenchRefused("--png draws a sweep: give --sweep concurrency=1,2,4,8 or rate=1,2,4 too")
+        for path in (self.json, self.png):
+            if path is not None and not path.parent.is_dir():
+                raise BenchRefused(f"{path}: no such folder to write to")
         if self.price_per_hour is not None and not 0 < self.price_per_hour < float("inf"):
             raise BenchRefused(f"--price-per-hour is {self.price_per_hour}, must be more than 0")
 

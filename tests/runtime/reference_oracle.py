@@ -55,6 +55,7 @@ def choose(
     params: SamplingParams,
     seed: int,
     forbidden: Collection[int] = (),
+    sample: int = 0,
 ) -> int:
     """The token that the documented sampling order chooses after `tokens`."""
     values = [float(v) for v in raw[:NUM_VALID]]
@@ -85,7 +86,7 @@ def choose(
         count += 1
     while count > 1 and weights[count - 1] < _f32(params.min_p) * weights[0]:
         count -= 1
-    row = mix(mix(mix(seed) ^ 0) ^ len(tokens))  # of sample 0
+    row = mix(mix(mix(seed) ^ sample) ^ len(tokens))
     times = {
         v: -math.log(((mix(row ^ v) >> 12) + 0.5) / 4503599627370496.0) / weight
         for v, weight in zip(order[:count], weights, strict=False)
@@ -101,6 +102,7 @@ def generate(
     eos: Iterable[int] = (),
     max_len: int = 10**9,
     window: int | None = None,
+    sample: int = 0,
 ) -> tuple[list[int], list[float]]:
     """(output tokens, chosen log-probabilities) of a request by itself, stop ids included."""
     tokens, logprobs = list(prompt), []
@@ -109,7 +111,7 @@ def generate(
     while len(tokens) - len(prompt) < limit:
         raw = logits(tokens, window)
         early = len(tokens) - len(prompt) < params.min_tokens
-        token = choose(raw, tokens, len(prompt), params, seed, stop_ids if early else ())
+        token = choose(raw, tokens, len(prompt), params, seed, stop_ids if early else (), sample)
         logprobs.append(float(np.float32(log_softmax(raw[:NUM_VALID])[token])))
         tokens.append(token)
         if token in stop_ids:

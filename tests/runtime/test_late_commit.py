@@ -181,3 +181,15 @@ def test_closing_waits_for_what_is_under_way(shared_engine: Path) -> None:
     engine.close()
     assert handle.result().finish_reason is FinishReason.CANCELLED
     assert log(engine) == [("launch", 1), ("wait", 1)]
+
+
+def test_who_ends_between_the_halves_gets_no_token(ahead: Engine) -> None:
+    """A score has read the ids of the step under way; then the request is cancelled."""
+    core, params = ahead.core, SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    requests = [core.request([n, 7], params, 1) for n in (1, 2)]
+    core.add(*requests)
+    core.step()
+    core.score([4, 5])
+    core.finish(requests[0], FinishReason.CANCELLED)
+    assert [event.request for event in core.step() or ()] == [requests[1]]
+    core.finish(requests[1], FinishReason.CANCELLED)

@@ -273,6 +273,7 @@ class Run:
         for one in decoding:  # decode first: it gets its token now unless it was preempted
             assert one in scheduled or whole
         self.check_who_gave_way(ran)
+        self.look(batch)
         self.cache.copy(scheduler.blocks.take_copies())
         self.cache.run(batch)
         for one in scheduler.running:
@@ -292,6 +293,9 @@ class Run:
                     scheduler.finish(chunk.request, FinishReason.LENGTH)
         if scheduler.idle or self.rng.random() < 0.25:
             scheduler.check_integrity()
+
+    def look(self, batch: Batch) -> None:
+        """At what the device would get."""
 
     def check_who_gave_way(self, ran: Mapping[Request, int]) -> None:
         """The oldest of the most urgent class stays; an elder stays before a younger one of its class."""

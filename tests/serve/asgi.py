@@ -45,7 +45,7 @@ class Client:
     @classmethod
     def of(cls, *engines: ScriptedEngine, keys: Sequence[str] = (), origins: Sequence[str] = ()) -> Client:
         process, log = ScriptedProcess(*(engines or (ScriptedEngine(),))), io.StringIO()
-        server = Server(ApiKeys(keys), Cors(origins), EventLog(True, log))
+        server = Server(ApiKeys(keys), Cors(origins), EventLog(True, lambda line: print(line, file=log)))
         server.begin(process)
         return cls(server, process, App(server, ROUTES), log)
 

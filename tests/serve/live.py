@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from tests.serve.scripted import ScriptedEngine, ScriptedProcess
 @contextmanager
 def listening(*engines: ScriptedEngine, key: str | None = None) -> Iterator[int]:
     """The port."""
-    server = Server(ApiKeys([key] if key else []), Cors(()), EventLog(True, io.StringIO()))
+    server = Server(ApiKeys([key] if key else []), Cors(()), EventLog(True, lambda line: None))
     server.begin(ScriptedProcess(*engines))
     listener = Listener(App(server, ROUTES))
     sock = open_socket("127.0.0.1", 0)

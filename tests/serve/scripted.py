@@ -15,8 +15,9 @@ from llmc.runtime.artifact.manifest import GenerationDefaults, ModelSummary, Spe
 from llmc.runtime.errors import EngineGone, InvalidParameter, PromptTooLong, RequestError, RuntimeFailure
 from llmc.runtime.loop.request import Ends, FinishReason
 from llmc.runtime.loop.results import Completion, Output, Timing, TokenLogprobs
+from llmc.runtime.loop.samples import Scorer
 from llmc.runtime.process.facts import EngineFacts
-from llmc.runtime.process.protocol import Scorer, State
+from llmc.runtime.process.protocol import State
 from llmc.runtime.process.stats import Counters, EngineStats, PoolStats
 from llmc.runtime.step.params import SamplingParams, model_defaults
 from llmc.runtime.text.answer import Answer

@@ -43,8 +43,8 @@ class Served:
 
 
 @contextmanager
-def served(engine: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Served]:
-    words = [*COMMAND, f"toy={engine}", "--port", "0", "--log-json", "--threads", "1", *arguments]
+def served(engine: Path, *arguments: str, name: str = "toy", env: Mapping[str, str] | None = None) -> Iterator[Served]:
+    words = [*COMMAND, f"{name}={engine}", "--port", "0", "--log-json", "--threads", "1", *arguments]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
     try:
         assert process.stderr is not None

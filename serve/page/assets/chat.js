@@ -143,7 +143,7 @@ function redraw(view) {
 function busy(now) {
   send.hidden = now;
   stop.hidden = !now;
-  if (!now) prompt.focus({ preventScroll: true });
+  if (!now && document.activeElement === document.body) prompt.focus({ preventScroll: true });
 }
 
 function fit() {

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from llmc.runtime.errors import (
 )
 from llmc.runtime.process.engine_process import EngineProcess
 from llmc.runtime.process.protocol import State
-from llmc.runtime.process.watch import Watching
+from llmc.runtime.process.watch import Backoff, Watching
 from llmc.runtime.step.limits import LoadOptions
 from tests.runtime import reference_oracle as oracle
 from tests.runtime.engine_folders import IM_END, MakeEngine
@@ -81,6 +82,21 @@ def test_a_process_that_is_killed_is_followed_by_another(shared_engine: Path) ->
     before = files()
     run(work)
     assert files() == before
+
+
+def test_pauses_before_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short after service, however often that ends; long while nothing can be loaded."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    backoff, pauses = Backoff(), []
+    for lived in (5.0, 1.0, 0.2, 60.0):
+        now += lived
+        backoff.died()
+        pauses.append(backoff.pause())
+        backoff.ready()
+    assert pauses == [0.05, 0.05, 0.5, 0.05]
+    backoff.died()
+    assert [backoff.pause() for _ in range(9)] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
 
 def test_a_step_that_hangs_is_found_with_its_stacks(shared_engine: Path, capfd: pytest.CaptureFixture[str]) -> None:

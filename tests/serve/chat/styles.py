@@ -45,7 +45,10 @@ class Model:
 
 @cache
 def model(name: str, split_reasoning: bool = True) -> Model:
-    source = (TEMPLATES / f"{name}.jinja").read_text()
+    return model_of((TEMPLATES / f"{name}.jinja").read_text(), split_reasoning)
+
+
+def model_of(source: str, split_reasoning: bool = True) -> Model:
     inner = KINDS["byte_level"]()
     specials = sorted({*_SPECIAL.findall(source), "<s>", "</s>"})
     inner.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in specials])

@@ -175,6 +175,7 @@ def _names(found: Mapping[str, Any]) -> set[str]:
         (("x", "--png", "p.png"), "--png draws a sweep"),
         (("x", "--ablate", "--sweep", "rate=1,2"), "no --sweep"),
         (("x", "--offline", "--output-len", "8"), "give numbers to --prompt-len"),
+        (("x", "--json", "no-folder/x.json"), "no such folder to write to"),
         (("x", "--price-per-hour", "0"), "must be more than 0"),
         (("x", "--prefix-share", "2"), "share 2.0 must be in 0..1"),
         (("x", "--extra-body", "[", "--url", "http://127.0.0.1:1"), "give either"),

@@ -62,11 +62,11 @@ def open_url(browser: Browser) -> Iterator[OpenPage]:
 
 @pytest.fixture
 def open_page(open_url: OpenPage) -> Iterator[OpenPage]:
-    """open_page(engine, key=None, **context settings) -> the page of a server over this engine."""
+    """open_page(*engines, key=None, **context settings) -> the page of a server over these engines."""
     with ExitStack() as stack:
 
-        def open(engine: ScriptedEngine, key: str | None = None, **settings: Any) -> Page:
-            port = stack.enter_context(listening(engine, key=key))
+        def open(*engines: ScriptedEngine, key: str | None = None, **settings: Any) -> Page:
+            port = stack.enter_context(listening(*engines, key=key))
             return open_url(f"http://127.0.0.1:{port}/", **settings)
 
         yield open

@@ -6,7 +6,7 @@ import random
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -23,9 +23,9 @@ UNSURE = """[...document.querySelectorAll('.token')].findIndex(
 
 
 def use(url: str, number: int, over: threading.Event) -> None:
-    """One user, who asks again and again."""
+    """One user, who asks again and again, until the server is gone."""
     draw = random.Random(number)
-    with httpx.Client(timeout=300) as client:
+    with httpx.Client(timeout=300) as client, suppress(httpx.HTTPError):
         while not over.is_set():
             body = {
                 "messages": [
@@ -80,7 +80,8 @@ def take(url: str, folder: Path) -> None:
 def main(engine: Path, folder: Path) -> None:
     over = threading.Event()
     with ExitStack() as stack:
-        server = stack.enter_context(served(engine, "--max-batch", "16", "--kv-memory", "180000000"))
+        options = ("--threads", "2", "--max-batch", "16", "--kv-memory", "180000000")
+        server = stack.enter_context(served(engine, *options, name=engine.name))
         stack.callback(over.set)
         for number in range(10):
             threading.Thread(target=use, args=(server.url, number, over), daemon=True).start()

@@ -162,6 +162,16 @@ def test_refusals_are_shown_in_the_servers_words(open_page: OpenPage) -> None:
     expect(page.locator(".message .error")).to_contain_text("Top p")
 
 
+def test_the_model_that_is_chosen_answers(open_page: OpenPage) -> None:
+    engines = [ScriptedEngine(name=name, script=says(f"I am {name}")) for name in ("one", "two")]
+    page = open_page(*engines)
+    page.get_by_label("Model").select_option("two")
+    ask(page, "Who?")
+    assert answer(page) == "I am two" and len(engines[0].streams) == 0
+    page.get_by_role("button", name="New conversation").click()
+    assert page.locator(".message").count() == 0
+
+
 def test_over_a_real_engine(shared_engine: Path, open_url: OpenPage) -> None:
     with served(shared_engine) as server:
         page = open_url(server.url)
