@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from llmc.runtime.loop.results import TokenLogprobs
 from tests.serve.live import listening
 from tests.serve.scripted import TEXT, ScriptedEngine
 from tests.serve.strict_sse import content, frames
@@ -118,3 +120,30 @@ def test_half_a_body_and_gone() -> None:
         wire.hang_up()
 
     run(work)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/completions", {"prompt": [1, 2], "echo": True, "max_tokens": 0}), (CHAT, {**ASKED, "prompt_logprobs": 1})],
+)
+def test_a_score_ends_when_its_client_has_gone(path: str, body: dict[str, object]) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    class Slow(ScriptedEngine):
+        async def score(self, token_ids: Sequence[int], top: int = 0) -> list[TokenLogprobs]:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            raise AssertionError
+
+    async def work(url: str) -> None:
+        async with connected(url) as wire:
+            wire.send(post(path, body))
+            assert await asyncio.to_thread(began.wait, HANG)
+            wire.hang_up()
+        assert await asyncio.to_thread(ended.wait, HANG)
+
+    with listening(Slow()) as port:
+        asyncio.run(work(f"http://127.0.0.1:{port}"))
