@@ -21,6 +21,8 @@ from pathlib import Path
 
 import httpx
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: this checkout
+
 COMMAND = [sys.executable, "-c", "from llmc.compiler.commands.cli import main; main()", "serve"]
 STREAMS = 8
 DEATH = (f"kill -9 to the error of {STREAMS} streams", "to 503 of /health", "to ready again")
