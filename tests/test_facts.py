@@ -35,7 +35,7 @@ def test_kernels_say_what_python_says(fact: str) -> None:
 
 
 ROOT = TEMPLATES.parent
-FOLDERS = ("ir", "passes", "codegen", "compiler", "runtime", "serve", "emulator", "templates", "bench", "tests")
+FOLDERS = ("ir", "passes", "codegen", "compiler", "runtime", "serve", "emulator", "templates", "bench", "deploy", "tests")
 PATH = re.compile(rf"(?<![\w/.*<{{-])((?:{'|'.join(FOLDERS)})/[\w/]+\.\w+)\b")
 
 
