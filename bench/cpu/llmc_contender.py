@@ -38,7 +38,9 @@ class LlmcContender:
 
     def _submit(self, workload: Workload, seed: int, max_tokens: int) -> list[RequestHandle]:
         tokens = prompts(self.engine.manifest.model.num_valid_tokens, workload, seed)
-        return [self.engine.submit(p, temperature=0.0, max_tokens=max_tokens, ignore_eos=True) for p in tokens]
+        # of class batch: prompts are computed as fast as can be, whoever decodes
+        greedy = self.engine.sampling(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        return [self.engine.submit(p, greedy, latency="batch") for p in tokens]
 
     def _prefill(self, workload: Workload, seed: int) -> float:
         for handle in self._submit(workload, seed, 1):

@@ -31,7 +31,7 @@ def decode_steps(marked: MarkedEngine, workload: Workload, steps: int) -> tuple[
     engine = marked.engine
     vocab = engine.manifest.model.num_valid_tokens
     handles = [
-        engine.submit(p, temperature=0.0, max_tokens=2 * steps + 8, ignore_eos=True)
+        engine.submit(p, latency="batch", temperature=0.0, max_tokens=2 * steps + 8, ignore_eos=True)
         for p in prompts(vocab, workload, 1)
     ]
     for handle in handles:

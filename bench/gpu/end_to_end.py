@@ -103,7 +103,7 @@ class _Running:
 
     def __init__(self, engine: Engine, prompt: list[int], params: SamplingParams) -> None:
         self.tokens: list[int] = []
-        self.handle = engine.submit(prompt, params, on_output=self._take)
+        self.handle = engine.submit(prompt, params, on_output=self._take, latency="batch")
 
     def _take(self, output: Output) -> None:
         self.tokens.extend(output.token_ids)

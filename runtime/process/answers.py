@@ -29,11 +29,6 @@ class Sample:
     last: Output | None = None  # the end, until it is taken
     taken: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
 
-    @property
-    def unread(self) -> int:
-        """Tokens."""
-        return len(self.answer.token_ids) - self.taken[0]
-
     def take(self, index: int) -> Output | None:
         """All that is new, as one output; None if nothing is."""
         answer, last = self.answer, self.last
@@ -72,6 +67,7 @@ class Answers:
         self._begun: Callable[[], None] | None = begun
         self._ended = ended
         self._submitted = time.perf_counter()
+        self._unread = 0  # tokens of all samples
         self._max_unread = MAX_UNREAD // (_TOKEN_BYTES + _ALTERNATIVE_BYTES * (params.logprobs or 0))
 
     @property
@@ -98,7 +94,8 @@ class Answers:
             self._end(row.sample, FinishReason.ERROR, failure)
         if self.unread_since is None:
             self.unread_since = time.monotonic()
-        if not self.collected and sample.unread > self._max_unread:
+        self._unread += 1
+        if not self.collected and self._unread > self._max_unread:
             self.end(FinishReason.CANCELLED, RequestError("the reader fell behind by more than is kept for him"))
         self.changed()
 
@@ -111,7 +108,7 @@ class Answers:
 
     def take(self) -> list[Output]:
         """What is new of all samples, joined."""
-        self.unread_since = None
+        self.unread_since, self._unread = None, 0
         taken = (sample.take(index) for index, sample in enumerate(self.samples))
         return [output for output in taken if output is not None]
 

@@ -7,8 +7,8 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import orjson
 
@@ -20,6 +20,7 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
+T = TypeVar("T")
 
 ABORT = "llmc.abort"  # of scope["extensions"]: closes the connection without writing what is left
 BODY_SECONDS = 30.0  # for a whole body
@@ -109,6 +110,22 @@ class Exchange:
             self._watching = asyncio.create_task(self._watch())
         elif self.gone:
             cancel()
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives. It is cancelled if the client goes away. Raises ApiError then; as `watch`."""
+        task = asyncio.create_task(work)
+
+        def cancel() -> None:
+            task.cancel()
+
+        self.watch(cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            if self.gone:
+                raise ApiError(499, "the client went away") from None
+            raise
 
     async def reply(
         self,

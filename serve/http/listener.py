@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ MAX_HEADERS = 64
 MAX_HEADER_BYTES = 16 * 1024  # all of them, and the path
 HEADER_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 75
+_UPGRADE = re.compile(rb"(?<=\n)upgrade(?=:)", re.IGNORECASE)  # as a header's name
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -38,6 +40,7 @@ class BoundedHttp(HttpToolsProtocol):
             return
         if self._in_head:
             self._head_bytes += len(data)
+            data = _without_upgrade(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > MAX_HEADER_BYTES:
             self._refuse(_too_large())
@@ -89,6 +92,15 @@ class BoundedHttp(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """What may begin with a head, asking for no other protocol than this one: a server may ignore that it is asked.
+
+    The parser would drop the body of such a request, and Java's clients send `Upgrade: h2c` with all of theirs.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"ignored", head) + end + rest
 
 
 def _too_large() -> ApiError:

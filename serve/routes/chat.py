@@ -24,7 +24,7 @@ async def chat(server: Server, exchange: Exchange) -> None:
         completions, usage = await answering.finish(exchange)
         if not generation.stream:
             wanted = request.prompt_logprobs
-            scores = await model.score(ids, wanted) if wanted is not None else None
+            scores = await exchange.unless_gone(model.score(ids, wanted)) if wanted is not None else None
             await exchange.reply(answer.body(completions, usage, scores))
             return
     if generation.include_usage:

@@ -25,7 +25,9 @@ async def completions(server: Server, exchange: Exchange) -> None:
     logprobs = LogprobBodies(model.texts, generation.ids_as_tokens)
     answer = CompletionAnswer(Head.new("cmpl", model.name), request, logprobs)
     if request.score_only:
-        choices = [answer.choice(at, None, await _echo(model, request, at, ids)) for at, ids in enumerate(prompts)]
+        choices = [
+            answer.choice(at, None, await _echo(exchange, model, request, at, ids)) for at, ids in enumerate(prompts)
+        ]
         await exchange.reply(answer.body(choices, Usage(sum(map(len, prompts)), 0)))
         return
     async with AsyncExitStack() as stack:
@@ -49,7 +51,7 @@ async def _whole(
     finished = await _together([one.finish(exchange) for one in under_way])
     choices: list[dict[str, Any]] = []
     for at, (found, _) in enumerate(finished):
-        prompt = await _echo(model, request, at, prompts[at])
+        prompt = await _echo(exchange, model, request, at, prompts[at])
         choices += [answer.choice(len(choices) + sample, one, prompt) for sample, one in enumerate(found)]
     await exchange.reply(answer.body(choices, _sum([usage for _, usage in finished])))
 
@@ -92,7 +94,7 @@ async def _ids(model: Model, prompt: Prompt) -> list[int]:
     return await model.encode(prompt) if isinstance(prompt, str) else prompt
 
 
-async def _echo(model: Model, request: CompletionRequest, at: int, ids: list[int]) -> Echo | None:
+async def _echo(exchange: Exchange, model: Model, request: CompletionRequest, at: int, ids: list[int]) -> Echo | None:
     """The prompt, if something of it was asked for."""
     of_echo = request.logprobs if request.echo else None
     wanted = [top for top in (of_echo, request.prompt_logprobs) if top is not None]
@@ -100,7 +102,7 @@ async def _echo(model: Model, request: CompletionRequest, at: int, ids: list[int
         return None
     scores = None
     if wanted or request.score_only:  # which also says whether the model has these ids
-        scores = await model.score(ids, max(wanted, default=0))
+        scores = await exchange.unless_gone(model.score(ids, max(wanted, default=0)))
     return Echo(_text(model, request.prompts[at]), ids, scores)
 
 

@@ -54,7 +54,8 @@ def test_warm_is_cold_at_every_length_around_a_blocks_end(folder: Path) -> None:
             for turn in range(3):
                 found, cached = ask(engine, ids[:length], poisoned=True)
                 assert found == cold[length] and (cached == length - 1 or turn == 0), length
-            assert ask(engine, [*ids[:length], 3, 4], poisoned=True) == (other[length], length)
+            found, cached = ask(engine, [*ids[:length], 3, 4], poisoned=True)
+            assert found == other[length] and cached >= length  # an answer may have gone on with a 3 too
         assert ask(engine, ids[: LENGTHS[-1]], "another") == (cold[LENGTHS[-1]], 0)
         assert engine.num_free_blocks == sum(engine.device.num_blocks)
 

@@ -49,12 +49,13 @@ class Wire:
             pass
         return self.status
 
+    async def raw(self) -> bytes:
+        """What comes next, as it is."""
+        return await self._reader.read(1 << 16)
+
     def hang_up(self) -> None:
         """At once, whatever is under way."""
         self._writer.transport.abort()
-
-    async def close(self) -> None:
-        self._writer.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self._parser is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -44,14 +45,19 @@ class Visit:
 
     question: Question
     manner: Manner
-    stream: bool
-    moment: float
+    stream: bool = False
+    moment: float = 0.0
 
 
-def questions(rng: random.Random, count: int, vocab: int) -> list[Question]:
-    """Over a few prefixes of whole blocks and more, each under the same salt, another one, or none."""
-    prefixes = [[rng.randrange(vocab) for _ in range(length)] for length in (31, 32, 33, 64, 64, 70)]
-    return [_question(rng, prefixes, vocab) for _ in range(count)]
+def questions(
+    rng: random.Random, count: int, vocab: int, text: bool = True, lengths: Sequence[int] = (31, 32, 33, 64, 64, 70)
+) -> list[Question]:
+    """Over a few prefixes of whole blocks and more, each under the same salt, another one, or none.
+
+    Without `text`, for a model that has no tokenizer: no chats, no stop strings.
+    """
+    prefixes = [[rng.randrange(vocab) for _ in range(length)] for length in lengths]
+    return [_question(rng, prefixes, vocab, text) for _ in range(count)]
 
 
 def visits(rng: random.Random, asked: list[Question], count: int) -> list[Visit]:
@@ -68,12 +74,12 @@ def _visit(rng: random.Random, asked: list[Question]) -> Visit:
     return Visit(question, manner, streams and rng.random() < 0.6, rng.random())
 
 
-def _question(rng: random.Random, prefixes: list[list[int]], vocab: int) -> Question:
+def _question(rng: random.Random, prefixes: list[list[int]], vocab: int, text: bool) -> Question:
     body: dict[str, Any] = {"model": "toy", "return_token_ids": True, "return_tokens_as_token_ids": True}
     body |= rng.choice(({}, {}, {"cache_salt": "red"}, {"cache_salt": "blue"}))
-    if rng.random() < 0.2:
-        text = "".join(rng.choice(_LETTERS) for _ in range(rng.randint(1, 60)))
-        body["messages"] = [{"role": "user", "content": text}]
+    if text and rng.random() < 0.2:
+        said = "".join(rng.choice(_LETTERS) for _ in range(rng.randint(1, 60)))
+        body["messages"] = [{"role": "user", "content": said}]
         path = CHAT
     else:
         path, prefix = COMPLETIONS, rng.choice([[], *prefixes])
@@ -81,11 +87,11 @@ def _question(rng: random.Random, prefixes: list[list[int]], vocab: int) -> Ques
         if rng.random() < 0.08:
             return Question(path, {**body, "echo": True, "max_tokens": 0, "logprobs": rng.choice((0, 2))})
     body |= {"max_tokens": rng.choice((1, 2, 5, 12, 25)), "ignore_eos": rng.random() < 0.7}
-    body |= _sampling(rng, vocab) | _watched(rng, path)
+    body |= _sampling(rng, vocab, text) | _watched(rng, path)
     return Question(path, body)
 
 
-def _sampling(rng: random.Random, vocab: int) -> dict[str, Any]:
+def _sampling(rng: random.Random, vocab: int, text: bool) -> dict[str, Any]:
     """How tokens are chosen, and what stops them."""
     fields: dict[str, Any] = {"temperature": rng.choice((0.0, 0.0, 0.8, 1.4)), "seed": rng.randrange(2**63)}
     if rng.random() < 0.3:
@@ -94,7 +100,7 @@ def _sampling(rng: random.Random, vocab: int) -> dict[str, Any]:
         fields |= {"top_k": rng.choice((1, 5, 40)), "top_p": 0.9, "min_p": 0.01}
     if rng.random() < 0.3:
         fields["logit_bias"] = {str(rng.randrange(vocab)): rng.uniform(-9, 9) for _ in range(rng.randint(1, 30))}
-    if rng.random() < 0.4:
+    if text and rng.random() < 0.4:
         fields["stop"] = rng.sample(_LETTERS + "0123456789., ", rng.randint(1, 16))
     if rng.random() < 0.3:
         fields["stop_token_ids"] = [rng.randrange(vocab) for _ in range(8)]
