@@ -35,7 +35,8 @@ def test_kernels_say_what_python_says(fact: str) -> None:
 
 
 ROOT = TEMPLATES.parent
-FOLDERS = ("ir", "passes", "codegen", "compiler", "runtime", "serve", "emulator", "templates", "bench", "tests")
+WHEEL = ("ir", "passes", "codegen", "compiler", "runtime", "serve", "emulator", "templates")
+FOLDERS = (*WHEEL, "bench", "deploy", "tests")
 PATH = re.compile(rf"(?<![\w/.*<{{-])((?:{'|'.join(FOLDERS)})/[\w/]+\.\w+)\b")
 
 
