@@ -50,7 +50,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._watching: asyncio.Task[None] | None = None
-        self._cancels: list[Callable[[], None]] = []
+        self._cancels: list[Callable[[], object]] = []
         self._streams = False
         self._ended = False
         self._sending_since: float | None = None
@@ -102,7 +102,7 @@ class Exchange:
         self.extra_headers.append((b"connection", b"close"))  # or the rest would have to be read
         return ApiError(413, f"the body has more than {MAX_BODY_BYTES} bytes", code="too_large")
 
-    def watch(self, cancel: Callable[[], None]) -> None:
+    def watch(self, cancel: Callable[[], object]) -> None:
         """Call `cancel` as soon as the client goes away. For when the body has been read."""
         self._cancels.append(cancel)
         if self._watching is None:
