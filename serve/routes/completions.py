@@ -26,7 +26,8 @@ async def completions(server: Server, exchange: Exchange) -> None:
     answer = CompletionAnswer(Head.new("cmpl", model.name), request, logprobs)
     if request.score_only:
         echoes = [await _echo(server, exchange, model, request, at, ids) for at, ids in enumerate(prompts)]
-        choices = [answer.choice(at, None, echo) for at, echo in enumerate(echoes)]
+        each = [echo for echo in echoes for _ in range(generation.n)]
+        choices = [answer.choice(at, None, echo) for at, echo in enumerate(each)]
         await exchange.reply(answer.body(choices, Usage(sum(map(len, prompts)), 0)))
         return
     async with AsyncExitStack() as stack:

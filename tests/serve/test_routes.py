@@ -92,6 +92,15 @@ def test_echo_with_logprobs_scores_the_prompt() -> None:
     run(work())
 
 
+def test_a_prompt_alone_is_there_once_for_each_answer() -> None:
+    async def work() -> None:
+        body = {"prompt": ["a", "b"], "echo": True, "max_tokens": 0, "n": 2}
+        choices = (await Client.of().post("/v1/completions", body)).json()["choices"]
+        assert [(one["index"], one["text"]) for one in choices] == [(0, "a"), (1, "a"), (2, "b"), (3, "b")]
+
+    run(work())
+
+
 def test_best_of_salt_priority_and_class_reach_the_engine() -> None:
     async def work() -> None:
         client = Client.of()
