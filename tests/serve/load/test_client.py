@@ -183,6 +183,9 @@ def test_the_server_is_asked_for_its_model_and_for_ids() -> None:
         assert asyncio.run(go(url)) == ("m", IdPrompts([3, 5]))
     with running(Scripted([], MODELS)) as url:
         assert asyncio.run(go(url)) == ("m", TextPrompts())
+    for strange in (b"<html>", b"", b"[1]", b'{"tokens": 3}', b'{"tokens": [{"id": 1}]}', b'{"tokens": ["a", 1]}'):
+        with running(Scripted([], MODELS | {"/tokenize": strange})) as url:
+            assert asyncio.run(go(url)) == ("m", TextPrompts())
     with running(Scripted([])) as url, pytest.raises(BenchRefused, match="HTTP 404"):
         asyncio.run(go(url))
 
