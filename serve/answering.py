@@ -1,17 +1,18 @@
 """One prompt's answers under way: queued, read, counted, and let go however the handler ends."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 
 from llmc.runtime.errors import RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
-from llmc.runtime.loop.results import Completion, Output
+from llmc.runtime.loop.results import Completion, Output, TokenLogprobs
 from llmc.runtime.process.fault_points import FAULT_POINTS
 from llmc.runtime.process.protocol import AnswerStream
 from llmc.runtime.step.params import SamplingParams
 from llmc.serve.http.exchange import Exchange
-from llmc.serve.protocol.answer import REFUSALS, Usage
+from llmc.serve.protocol.answer import REFUSALS, Usage, finish_reason
 from llmc.serve.protocol.errors import from_failure
 from llmc.serve.protocol.generation import Generation
 from llmc.serve.server import Model, Server
@@ -94,6 +95,21 @@ class Answering:
         usage = Usage.of(self._completions, self._stream.num_cached)
         exchange.facts["output_tokens"] = exchange.facts.get("output_tokens", 0) + usage.num_output
         return self._completions, usage
+
+
+async def scored(server: Server, exchange: Exchange, model: Model, ids: Sequence[int], top: int) -> list[TokenLogprobs]:
+    """Log-probabilities of a prompt. Who goes away, and a server that has to hurry, end it. Raises ApiError."""
+    scoring = asyncio.create_task(model.score(ids, top))
+    server.running.add(scoring)
+    exchange.watch(scoring.cancel)
+    try:
+        await asyncio.wait({scoring})
+        if scoring.cancelled():
+            finish_reason(FinishReason.CANCELLED, None)
+        return scoring.result()
+    finally:
+        scoring.cancel()
+        server.running.discard(scoring)
 
 
 def _outcome(completions: Sequence[Completion] | None) -> str:

@@ -33,7 +33,9 @@ class ServeOptions:
             name, equals, folder = given.partition("=")
             path = Path(folder if equals else given).expanduser()
             name = name if equals else path.resolve().name.removesuffix(".engine")
-            if not name or name in found:
+            if not name:
+                raise InvalidParameter(f"{given}: the engine has no name; name it: NAME=FOLDER")
+            if name in found:
                 raise InvalidParameter(f"{given}: two engines are called {name!r}; name them: NAME=FOLDER")
             found[name] = path
         return found

@@ -96,7 +96,7 @@ class Server:
         self.log = log
         self.metrics = Metrics()
         self.models: dict[str, Model] = {}
-        self.running: set[AnswerStream] = set()
+        self.running: set[AnswerStream | asyncio.Task[list[TokenLogprobs]]] = set()
         self.spans: Spans | None = None
         self._split_reasoning = split_reasoning
         self._process: ServedProcess | None = None
@@ -114,8 +114,8 @@ class Server:
 
     def cut_off(self) -> None:
         """End what is under way; its clients hear of it."""
-        for stream in list(self.running):
-            stream.cancel()
+        for one in list(self.running):
+            one.cancel()
 
     @property
     def is_alive(self) -> bool:

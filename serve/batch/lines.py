@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from llmc.serve.batch.failure import BatchStopped
+from llmc.serve.batch.failure import BatchRefused, BatchStopped
 from llmc.serve.protocol.json_body import MAX_BODY_BYTES, json_type
 
 URLS = ("/v1/chat/completions", "/v1/completions")
@@ -57,7 +57,9 @@ class BatchInput:
 
 
 def read_input(path: Path) -> BatchInput:
-    """Raises OSError."""
+    """Raises OSError, BatchRefused."""
+    if path.exists() and not path.is_file():
+        raise BatchRefused(f"{path}: is no regular file; lines are read again when they are asked, so write it to one")
     whole = hashlib.sha256()
     lines: list[Line] = []
     known: set[str] = set()

@@ -7,8 +7,8 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import orjson
 
@@ -20,7 +20,6 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
-T = TypeVar("T")
 
 ABORT = "llmc.abort"  # of scope["extensions"]: closes the connection without writing what is left
 BODY_SECONDS = 30.0  # for a whole body
@@ -51,7 +50,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._watching: asyncio.Task[None] | None = None
-        self._cancels: list[Callable[[], None]] = []
+        self._cancels: list[Callable[[], object]] = []
         self._streams = False
         self._ended = False
         self._sending_since: float | None = None
@@ -103,29 +102,13 @@ class Exchange:
         self.extra_headers.append((b"connection", b"close"))  # or the rest would have to be read
         return ApiError(413, f"the body has more than {MAX_BODY_BYTES} bytes", code="too_large")
 
-    def watch(self, cancel: Callable[[], None]) -> None:
+    def watch(self, cancel: Callable[[], object]) -> None:
         """Call `cancel` as soon as the client goes away. For when the body has been read."""
         self._cancels.append(cancel)
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
         elif self.gone:
             cancel()
-
-    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives. It is cancelled if the client goes away. Raises ApiError then; as `watch`."""
-        task = asyncio.create_task(work)
-
-        def cancel() -> None:
-            task.cancel()
-
-        self.watch(cancel)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            task.cancel()
-            if self.gone:
-                raise ApiError(499, "the client went away") from None
-            raise
 
     async def reply(
         self,

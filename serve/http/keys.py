@@ -35,11 +35,17 @@ class ApiKeys:
 def read_keys(given: Iterable[str], file: Path | None) -> list[str]:
     """Keys of the command line, of a file (one on a line, # begins a comment), of LLMC_API_KEY (with commas).
 
-    Raises OSError; ValueError for a file without a key, which would leave the server open.
+    Raises OSError; ValueError for a key or a file that says nothing, which would leave the server open.
     """
+    given = list(given)
+    if not all(key.strip() for key in given):
+        raise ValueError("--api-key: is empty; leave it out for a server without keys")
     keys = [*given, *os.environ.get(KEY_VARIABLE, "").split(",")]
     if file is not None:
-        lines = [line.strip() for line in file.read_text().splitlines()]
+        try:
+            lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file}: is no text in UTF-8, so it holds no API keys") from error
         from_file = [line for line in lines if line and not line.startswith("#")]
         if not from_file:
             raise ValueError(f"{file}: holds no API key")

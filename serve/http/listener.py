@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from llmc.serve.http.exchange import ABORT
 from llmc.serve.protocol.errors import ApiError
@@ -19,6 +19,7 @@ MAX_HEADER_BYTES = 16 * 1024  # all of them, and the path
 HEADER_SECONDS = 30.0
 KEEP_ALIVE_SECONDS = 75
 _UPGRADE = re.compile(rb"(?<=\n)upgrade(?=:)", re.IGNORECASE)  # as a header's name
+MAX_PIPELINED = 8  # requests that wait for the one before them, while the connection is still listened to
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -29,10 +30,16 @@ class BoundedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = True
         self._refused = False
+        self._answering: RequestResponseCycle | None = None
         self._deadline: asyncio.TimerHandle | None = self.loop.call_later(HEADER_SECONDS, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """uvicorn tells the request that came last, which is not the one being answered if they are pipelined."""
         self._disarm()
+        one = self._answering
+        if one is not None and not one.response_complete:
+            one.disconnected = True
+            one.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -63,8 +70,17 @@ class BoundedHttp(HttpToolsProtocol):
         head = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if self._num_headers > MAX_HEADERS or head > MAX_HEADER_BYTES:
             self._refuse(_too_large())
-        else:
-            super().on_headers_complete()
+            return
+        super().on_headers_complete()
+        if not self.pipeline:
+            self._answering = self.cycle
+        elif len(self.pipeline) <= MAX_PIPELINED:
+            self.flow.resume_reading()  # or nobody would hear that the client has gone
+
+    def on_response_complete(self) -> None:
+        following = self.pipeline[-1][0] if self.pipeline else None
+        super().on_response_complete()
+        self._answering = following
 
     def on_body(self, body: bytes) -> None:
         if not self._refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -97,8 +98,15 @@ async def choose_prompts(client: Client, model: str, vocab_size: int | None, cha
     for field in ("prompt", "content"):  # as vLLM has it, as llama.cpp has it
         body = orjson.dumps({"model": model, field: " " + " ".join(WORDS), "add_special_tokens": False})
         exchange = await client.send(client.post("/tokenize", body))
-        if exchange.broken is None and exchange.status == 200:
-            ids = orjson.loads(exchange.body).get("tokens")
-            if ids:
-                return IdPrompts(sorted(set(ids)))
+        if exchange.broken is None and exchange.status == 200 and (ids := _token_ids(exchange.body)):
+            return IdPrompts(sorted(set(ids)))
     return TextPrompts()
+
+
+def _token_ids(body: bytes) -> list[int]:
+    """None if that is not what a server has at /tokenize."""
+    with contextlib.suppress(orjson.JSONDecodeError, LookupError, TypeError):
+        ids = orjson.loads(body)["tokens"]
+        if isinstance(ids, list) and all(type(token) is int for token in ids):
+            return ids
+    return []

@@ -70,6 +70,9 @@ class _Answer:
         except orjson.JSONDecodeError:
             self.error = f"an event is no JSON: {data[:80]!r}"
             return
+        if not _is_chunk(event):
+            self.error = f"an event is no chunk of an answer: {data[:80]!r}"
+            return
         if "error" in event:
             self.error = f"in the stream: {_error_text(event)}"
         self.usage = event.get("usage") or self.usage
@@ -85,6 +88,21 @@ class _Answer:
         if not self._ended:
             return "the stream broke off"
         return None if self.outputs else "an answer without a token"
+
+
+def _is_chunk(event: Any) -> bool:
+    """Whether it has the shape that is read here; what a server says may be anything."""
+    if not isinstance(event, dict):
+        return False
+    choices, usage = event.get("choices") or [], event.get("usage") or {}
+    if not isinstance(choices, list) or not isinstance(usage, dict):
+        return False
+    counts = [usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")]
+    return (
+        all(isinstance(one, dict) and isinstance(one.get("delta", {}), dict) for one in choices)
+        and all(type(count) is int and count >= 0 for count in counts)
+        and isinstance(usage.get("prompt_tokens_details") or {}, dict)
+    )
 
 
 def _brings_tokens(choice: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from llmc.runtime.loop.results import Completion, Output, TokenLogprobs
 from llmc.serve.protocol.answer import Head, Usage, event, finish_reason
 from llmc.serve.protocol.completions import CompletionRequest
-from llmc.serve.protocol.logprobs import LogprobBodies
+from llmc.serve.protocol.logprobs import LogprobBodies, Offsets
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class CompletionAnswer:
         self._head = head
         self._request = request
         self._logprobs = logprobs
-        self._offsets: dict[int, int] = {}  # characters of a choice that are out
+        self._offsets: dict[int, Offsets] = {}  # of the choices of a stream
         self._chunk = head.body("text_completion")
         if request.generation.include_usage:
             self._chunk["usage"] = None
@@ -59,11 +59,10 @@ class CompletionAnswer:
             return b""
         choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
         if output.logprobs:
-            offset = self._offsets.get(index, 0)
-            choice["logprobs"] = self._logprobs.completion(output.logprobs, output.token_ids, offset)
+            offsets = self._offsets.setdefault(index, self._logprobs.offsets())
+            choice["logprobs"] = self._logprobs.completion(output.logprobs, output.token_ids, offsets)
         if with_ids:
             choice["token_ids"] = output.token_ids
-        self._offsets[index] = self._offsets.get(index, 0) + len(text)
         return event({**self._chunk, "choices": [choice]})
 
     def usage_chunk(self, usage: Usage) -> bytes:
@@ -74,4 +73,5 @@ class CompletionAnswer:
         entries: list[TokenLogprobs | None] = [] if echo is None else [None, *(echo.logprobs or ())]
         ids = [] if echo is None else list(echo.ids)
         answered = completion.logprobs if completion else ()
-        return self._logprobs.completion([*entries, *answered], [*ids, *(one.token_id for one in answered)], 0)
+        listed = [*ids, *(one.token_id for one in answered)]
+        return self._logprobs.completion([*entries, *answered], listed, self._logprobs.offsets())

@@ -1,5 +1,6 @@
 """Log-probabilities in the three forms that clients know: of chats, of completions, and vLLM's of prompts."""
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,20 @@ from llmc.runtime.loop.results import TokenLogprobs
 from llmc.serve.protocol.token_texts import TokenTexts
 
 _LEAST = -9999.0  # what OpenAI says of what is impossible: JSON has no infinity
+
+
+class Offsets:
+    """Where the tokens of a text begin in it, one after the other: a character counts when its last byte is there."""
+
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._characters = 0
+
+    def take(self, token: int) -> int:
+        before = self._characters
+        self._characters += len(self._decoder.decode(self._texts.shown(token)))
+        return before
 
 
 class LogprobBodies:
@@ -28,17 +43,19 @@ class LogprobBodies:
             "refusal": None,
         }
 
-    def completion(self, entries: Sequence[TokenLogprobs | None], ids: Sequence[int], offset: int) -> dict[str, Any]:
-        """`ids` are the entries' tokens: the first of a prompt has no entry. `offset`: characters before them."""
-        offsets = []
-        for token in ids:
-            offsets.append(offset)
-            offset += len(self._texts.text(token))
+    def offsets(self) -> Offsets:
+        """Of one choice."""
+        return Offsets(self._texts)
+
+    def completion(
+        self, entries: Sequence[TokenLogprobs | None], ids: Sequence[int], offsets: Offsets
+    ) -> dict[str, Any]:
+        """`ids` are the entries' tokens: the first of a prompt has no entry. `offsets`: after the tokens before."""
         return {
             "tokens": [self._name(token) for token in ids],
             "token_logprobs": [_finite(entry.logprob) if entry else None for entry in entries],
             "top_logprobs": [self._best(entry) if entry else None for entry in entries],
-            "text_offset": offsets,
+            "text_offset": [offsets.take(token) for token in ids],
         }
 
     def prompt(self, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any] | None]:

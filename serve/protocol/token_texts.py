@@ -32,6 +32,10 @@ class TokenTexts:
     def raw(self, token: int) -> bytes:
         return self._of(token)[1]
 
+    def shown(self, token: int) -> bytes:
+        """What it adds to an answer: control tokens nothing."""
+        return b"" if self.tokenizer is None or token in self.tokenizer.special_ids else self.raw(token)
+
     def _of(self, token: int) -> tuple[str, bytes]:
         known = self._known.get(token)
         if known is None:

@@ -1,6 +1,6 @@
 """/v1/chat/completions"""
 
-from llmc.serve.answering import Answering
+from llmc.serve.answering import Answering, scored
 from llmc.serve.http.exchange import Exchange
 from llmc.serve.protocol.answer import DONE, Head
 from llmc.serve.protocol.chat import ChatRequest, read_chat
@@ -24,7 +24,7 @@ async def chat(server: Server, exchange: Exchange) -> None:
         completions, usage = await answering.finish(exchange)
         if not generation.stream:
             wanted = request.prompt_logprobs
-            scores = await exchange.unless_gone(model.score(ids, wanted)) if wanted is not None else None
+            scores = await scored(server, exchange, model, ids, wanted) if wanted is not None else None
             await exchange.reply(answer.body(completions, usage, scores))
             return
     if generation.include_usage:

@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from llmc.serve.answering import Answering
+from llmc.serve.answering import Answering, scored
 from llmc.serve.http.exchange import Exchange
 from llmc.serve.protocol.answer import DONE, Head, Usage
 from llmc.serve.protocol.completion_answer import CompletionAnswer, Echo
@@ -25,9 +25,9 @@ async def completions(server: Server, exchange: Exchange) -> None:
     logprobs = LogprobBodies(model.texts, generation.ids_as_tokens)
     answer = CompletionAnswer(Head.new("cmpl", model.name), request, logprobs)
     if request.score_only:
-        choices = [
-            answer.choice(at, None, await _echo(exchange, model, request, at, ids)) for at, ids in enumerate(prompts)
-        ]
+        echoes = [await _echo(server, exchange, model, request, at, ids) for at, ids in enumerate(prompts)]
+        each = [echo for echo in echoes for _ in range(generation.n)]
+        choices = [answer.choice(at, None, echo) for at, echo in enumerate(each)]
         await exchange.reply(answer.body(choices, Usage(sum(map(len, prompts)), 0)))
         return
     async with AsyncExitStack() as stack:
@@ -36,11 +36,14 @@ async def completions(server: Server, exchange: Exchange) -> None:
             await stack.enter_async_context(await Answering.begin(server, exchange, model, ids, generation, params))
             for ids in prompts
         ]
-        serve = _stream if generation.stream else _whole
-        await serve(exchange, model, request, answer, prompts, under_way)
+        if generation.stream:
+            await _stream(exchange, model, request, answer, under_way)
+        else:
+            await _whole(server, exchange, model, request, answer, prompts, under_way)
 
 
 async def _whole(
+    server: Server,
     exchange: Exchange,
     model: Model,
     request: CompletionRequest,
@@ -51,7 +54,7 @@ async def _whole(
     finished = await _together([one.finish(exchange) for one in under_way])
     choices: list[dict[str, Any]] = []
     for at, (found, _) in enumerate(finished):
-        prompt = await _echo(exchange, model, request, at, prompts[at])
+        prompt = await _echo(server, exchange, model, request, at, prompts[at])
         choices += [answer.choice(len(choices) + sample, one, prompt) for sample, one in enumerate(found)]
     await exchange.reply(answer.body(choices, _sum([usage for _, usage in finished])))
 
@@ -61,7 +64,6 @@ async def _stream(
     model: Model,
     request: CompletionRequest,
     answer: CompletionAnswer,
-    prompts: Sequence[list[int]],
     under_way: Sequence[Answering],
 ) -> None:
     async def one(at: int) -> Usage:
@@ -72,7 +74,7 @@ async def _stream(
                 await exchange.frame(frame)
         return (await under_way[at].finish(exchange))[1]
 
-    usage = _sum(await _together([one(at) for at in range(len(prompts))]))
+    usage = _sum(await _together([one(at) for at in range(len(under_way))]))
     if request.generation.include_usage:
         await exchange.frame(answer.usage_chunk(usage))
     await exchange.end(DONE)
@@ -94,7 +96,9 @@ async def _ids(model: Model, prompt: Prompt) -> list[int]:
     return await model.encode(prompt) if isinstance(prompt, str) else prompt
 
 
-async def _echo(exchange: Exchange, model: Model, request: CompletionRequest, at: int, ids: list[int]) -> Echo | None:
+async def _echo(
+    server: Server, exchange: Exchange, model: Model, request: CompletionRequest, at: int, ids: list[int]
+) -> Echo | None:
     """The prompt, if something of it was asked for."""
     of_echo = request.logprobs if request.echo else None
     wanted = [top for top in (of_echo, request.prompt_logprobs) if top is not None]
@@ -102,7 +106,7 @@ async def _echo(exchange: Exchange, model: Model, request: CompletionRequest, at
         return None
     scores = None
     if wanted or request.score_only:  # which also says whether the model has these ids
-        scores = await exchange.unless_gone(model.score(ids, max(wanted, default=0)))
+        scores = await scored(server, exchange, model, ids, max(wanted, default=0))
     return Echo(_text(model, request.prompts[at]), ids, scores)
 
 

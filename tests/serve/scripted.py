@@ -70,7 +70,7 @@ def facts(name: str) -> EngineFacts:
 
 @dataclass(eq=False)
 class ScriptedEngine:
-    """`gate` holds every token back while it is clear; `refusal` is raised by the next submissions."""
+    """`gate` holds tokens back while it is clear, `score_gate` scores; `refusal` is raised by the next submissions."""
 
     name: str = "toy"
     script: Script = field(default_factory=lambda: says(TEXT))
@@ -83,6 +83,7 @@ class ScriptedEngine:
     fault: RuntimeFailure = field(default_factory=lambda: RequestError("the script fails here"))
     streams: list[ScriptedStream] = field(default_factory=list)
     started: int = 0
+    scores: int = 0
     ended: dict[FinishReason, int] = field(default_factory=lambda: dict.fromkeys(FinishReason, 0))
 
     def __post_init__(self) -> None:
@@ -90,6 +91,8 @@ class ScriptedEngine:
         self.tokenizer: Tokenizer | None = tokenizer()
         self.gate = asyncio.Event()
         self.gate.set()
+        self.score_gate = asyncio.Event()
+        self.score_gate.set()
         self.gone = asyncio.Event()
         assert self.tokenizer is not None
         self._template = ChatTemplate(self.template, self.tokenizer) if self.template else None
@@ -139,6 +142,8 @@ class ScriptedEngine:
         return stream
 
     async def score(self, token_ids: Sequence[int], top: int = 0) -> list[TokenLogprobs]:
+        self.scores += 1
+        await self.score_gate.wait()
         return [entry(token, top) for token in token_ids[1:]]
 
     def stats(self) -> EngineStats:

@@ -149,7 +149,10 @@ def test_a_streamed_completion_joins_to_the_body() -> None:
     choice = whole.choice(0, completions[0], None)
     own = [f["choices"][0] for piece in pieces if piece.sample == 0 for f in frames(streamed.chunk(piece, 0))]
     assert "".join(one["text"] for one in own) == choice["text"]
-    for name in ("tokens", "token_logprobs", "top_logprobs"):
+    offsets = choice["logprobs"]["text_offset"]
+    before = [tokenizer().decode(completions[0].token_ids[:at]) for at in range(20)]
+    assert offsets == [len(text.rstrip("\ufffd")) for text in before] and "🦜" in before[-1]
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         assert [entry for one in own for entry in one["logprobs"][name]] == choice["logprobs"][name]
     assert own[-1]["finish_reason"] == choice["finish_reason"] == "length"
 
@@ -174,7 +177,7 @@ def test_echo_puts_the_prompt_first_with_its_logprobs() -> None:
     assert choice["text"] == "the the" + TEXT[:3]
     logprobs = choice["logprobs"]
     assert logprobs["tokens"] == ["<|bos|>", "the", " the", *TEXT[:3]] and logprobs["token_logprobs"][0] is None
-    assert logprobs["text_offset"] == [0, 7, 10, 14, 15, 16]
+    assert logprobs["text_offset"] == [0, 0, 3, 7, 8, 9]  # the BOS is no text
     assert len(choice["prompt_logprobs"]) == len(ids) and choice["prompt_logprobs"][0] is None
     assert choice["prompt_logprobs"][1][str(ids[1])] == {"logprob": -1.0, "rank": 1, "decoded_token": "the"}
     alone = completion({"echo": True, "max_tokens": 0}).choice(0, None, Echo("the the", ids, None))

@@ -139,6 +139,7 @@ def test_with_restart_it_serves_again(shared_engine: Path) -> None:
 def test_a_bad_start_is_one_line(shared_engine: Path, tmp_path: Path) -> None:
     """R20."""
     (tmp_path / "no.keys").write_text("# none yet\n")
+    (tmp_path / "bad.keys").write_bytes(b"\xff\xfe")
     engine = str(shared_engine)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -152,6 +153,9 @@ def test_a_bad_start_is_one_line(shared_engine: Path, tmp_path: Path) -> None:
             "kv_memory": [engine, "--port", "0", "--kv-memory", "1"],
             "max_batch": [engine, "--port", "0", "--max-batch", "4096"],
             "no.keys": [engine, "--port", "0", "--api-key-file", str(tmp_path / "no.keys")],
+            "bad.keys": [engine, "--port", "0", "--api-key-file", str(tmp_path / "bad.keys")],
+            "--api-key": [engine, "--port", "0", "--api-key", "", "--api-key", "good"],
+            "has no name": [f"={engine}", "--port", "0"],
             "max_queued": [engine, "--port", "0", "--queue", "0"],
             "two engines": [engine, engine, "--port", "0"],
         }

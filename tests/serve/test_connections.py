@@ -99,6 +99,24 @@ def test_a_reader_who_hangs_up_in_the_middle_cancels(port: int, engine: Scripted
         engine.step_seconds = 0
 
 
+def test_who_asks_ahead_and_hangs_up_cancels(port: int, engine: ScriptedEngine) -> None:
+    """The request that is being answered, not the one that came last."""
+    body = CHAT.replace(b"true", b"false")
+    before, known = engine.ended[FinishReason.CANCELLED], len(engine.streams)
+    script, engine.script, engine.step_seconds = engine.script, lambda prompt, sample: [100] * 200, 0.02
+    try:
+        with socket.create_connection(("127.0.0.1", port), HANG) as connection:
+            connection.sendall((HEAD + b"content-length: %d\r\n\r\n" % len(body) + body) * 3)
+            end = time.monotonic() + HANG
+            while len(engine.streams) == known and time.monotonic() < end:
+                time.sleep(0.005)
+        while not engine.streams[known].over and time.monotonic() < end:
+            time.sleep(0.005)
+        assert engine.ended[FinishReason.CANCELLED] == before + 1 and len(engine.streams) == known + 1
+    finally:
+        engine.script, engine.step_seconds = script, 0
+
+
 def test_a_reader_who_takes_nothing_holds_up_nobody(port: int, engine: ScriptedEngine) -> None:
     """His own stream waits in his own handler, and not in memory without bound."""
     fields = {"stream": True, "n": 16, "max_tokens": 250, "ignore_eos": True, "logprobs": 20}

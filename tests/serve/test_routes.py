@@ -92,6 +92,15 @@ def test_echo_with_logprobs_scores_the_prompt() -> None:
     run(work())
 
 
+def test_a_prompt_alone_is_there_once_for_each_answer() -> None:
+    async def work() -> None:
+        body = {"prompt": ["a", "b"], "echo": True, "max_tokens": 0, "n": 2}
+        choices = (await Client.of().post("/v1/completions", body)).json()["choices"]
+        assert [(one["index"], one["text"]) for one in choices] == [(0, "a"), (1, "a"), (2, "b"), (3, "b")]
+
+    run(work())
+
+
 def test_best_of_salt_priority_and_class_reach_the_engine() -> None:
     async def work() -> None:
         client = Client.of()
@@ -212,6 +221,31 @@ def test_a_client_that_goes_away_cancels_within_two_steps(body: dict[str, Any]) 
         assert stream.cancelled and stream.num_steps <= steps + 2
         assert not client.server.running and '"status":499' in client.log.getvalue()
         assert client.engine.ended[FinishReason.CANCELLED] == 1
+
+    run(work())
+
+
+SCORES = [
+    {"prompt": ["a", "b", "c"], "max_tokens": 0, "echo": True, "logprobs": 1},
+    {"prompt": "a", "max_tokens": 1, "prompt_logprobs": 1},
+]
+
+
+@pytest.mark.parametrize("body", SCORES, ids=["alone", "after an answer"])
+@pytest.mark.parametrize("end", ["leave", "cut off"])
+def test_scores_end_with_the_client_and_with_the_server(body: dict[str, Any], end: str) -> None:
+    async def work() -> None:
+        client = Client.of(ScriptedEngine(script=says("a")))
+        call = Call(client.app, "POST", "/v1/completions", json.dumps(body).encode())
+        client.engine.score_gate.clear()
+        running = asyncio.create_task(call.run())
+        while not client.engine.scores:
+            await asyncio.sleep(0)
+        call.leave() if end == "leave" else client.server.cut_off()
+        await asyncio.wait_for(running, 10)
+        assert client.engine.scores == 1 and not client.server.running
+        assert f'"status":{499 if end == "leave" else 503}' in client.log.getvalue()
+        assert '"event":"fault"' not in client.log.getvalue()
 
     run(work())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,13 @@ def test_another_batch_is_refused_by_what_differs(tmp_path: Path) -> None:
     with pytest.raises(BatchRefused, match="no journal"):
         Journal.open(journal, HEADER)
     assert journal.read_text() == "something of the user's\n"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """Lines are read twice: what can be read once only would hang."""
+    os.mkfifo(tmp_path / "in")
+    with pytest.raises(BatchRefused, match="no regular file"):
+        read_input(tmp_path / "in")
 
 
 def test_an_input_that_changes_under_way(tmp_path: Path) -> None:

@@ -90,6 +90,19 @@ def test_a_chat_begins_with_its_first_word_not_with_its_role() -> None:
     assert record.ttft >= 0.05 and len(record.outputs) == 2 and record.error is None
 
 
+NO_CHUNKS = (
+    b"[1]",
+    b"null",
+    b'{"choices": 5}',
+    b'{"choices": [5]}',
+    b'{"choices": [{"delta": null}]}',
+    b'{"usage": "x"}',
+    b'{"usage": {"prompt_tokens": "x"}}',
+    b'{"usage": {"completion_tokens": -3}}',
+    b'{"usage": {"prompt_tokens_details": 1}}',
+)
+
+
 @pytest.mark.parametrize(
     "status, pieces, error",
     [
@@ -99,6 +112,7 @@ def test_a_chat_begins_with_its_first_word_not_with_its_role() -> None:
         (200, [said("a")], "the stream broke off"),
         (200, [said("a"), b""], "connection lost"),
         (200, [b"data: {\n\n", DONE], "an event is no JSON: b'{'"),
+        *((200, [b"data: %s\n\n" % said, DONE], f"an event is no chunk of an answer: {said!r}") for said in NO_CHUNKS),
         (200, [said("", "stop"), DONE], "an answer without a token"),
     ],
 )
@@ -183,6 +197,9 @@ def test_the_server_is_asked_for_its_model_and_for_ids() -> None:
         assert asyncio.run(go(url)) == ("m", IdPrompts([3, 5]))
     with running(Scripted([], MODELS)) as url:
         assert asyncio.run(go(url)) == ("m", TextPrompts())
+    for strange in (b"<html>", b"", b"[1]", b'{"tokens": 3}', b'{"tokens": [{"id": 1}]}', b'{"tokens": ["a", 1]}'):
+        with running(Scripted([], MODELS | {"/tokenize": strange})) as url:
+            assert asyncio.run(go(url)) == ("m", TextPrompts())
     with running(Scripted([])) as url, pytest.raises(BenchRefused, match="HTTP 404"):
         asyncio.run(go(url))
 
