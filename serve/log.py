@@ -60,9 +60,14 @@ class Lines:
     def _write_all(self) -> None:
         while (line := self._lines.get()) is not None:
             self._write(line)
-            if self._num_lost and self._lines.empty():
-                lost, self._num_lost = self._num_lost, 0
-                self._write(f"llmc: {lost} lines of the log were lost: nobody read it")
+            if self._lines.empty():
+                self._tell_lost()
+        self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        if self._num_lost:
+            lost, self._num_lost = self._num_lost, 0
+            self._write(f"llmc: {lost} lines of the log were lost: nobody read it")
 
     def _write(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -65,8 +65,9 @@ def test_answers_are_those_of_the_engine_and_a_signal_ends_it(shared_engine: Pat
 
 
 def test_a_killed_child_ends_streams_with_an_error_and_then_the_server(shared_engine: Path) -> None:
+    asked = {**LONG, "prompt": [[1, 2]] * 16, "n": 8, "stream": True}  # eight at once: most are still to be made then
     with served(shared_engine) as one:
-        with httpx.stream("POST", f"{one.url}/v1/completions", json={**LONG, "stream": True}, timeout=HANG) as response:
+        with httpx.stream("POST", f"{one.url}/v1/completions", json=asked, timeout=HANG) as response:
             lines = response.iter_lines()
             next(lines)
             os.kill(one.child, signal.SIGKILL)
