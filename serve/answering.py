@@ -52,7 +52,7 @@ class Answering:
                 request_id=exchange.id,
             )
         except RuntimeFailure as error:
-            raise from_failure(error) from error
+            raise from_failure(error, {"prompt": "prompt"}) from error
         server.running.add(stream)
         model.metrics.begin(len(ids), generation.n)
         exchange.facts.update(model=model.name, prompt_tokens=exchange.facts.get("prompt_tokens", 0) + len(ids))

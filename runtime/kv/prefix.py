@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from llmc.runtime.errors import InvalidParameter
 
-_MAX_SALT = 256  # characters
+MAX_SALT_CHARS = 1024
 
 
 class History(Protocol):
@@ -32,8 +32,8 @@ def root_of(engine: bytes, adapter: str, salt: str) -> bytes:
 
 def checked_salt(salt: str) -> str:
     """Raises InvalidParameter."""
-    if not isinstance(salt, str) or len(salt) > _MAX_SALT:
-        raise InvalidParameter(f"salt must be a string of at most {_MAX_SALT} characters, got {salt!r:.60}")
+    if not isinstance(salt, str) or len(salt) > MAX_SALT_CHARS:
+        raise InvalidParameter(f"salt must be a string of at most {MAX_SALT_CHARS} characters, got {salt!r:.60}")
     return salt
 
 

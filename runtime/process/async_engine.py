@@ -29,6 +29,7 @@ from llmc.runtime.text.model_text import ModelText
 from llmc.runtime.text.tokenizer import Tokenizer
 
 _MOST_PRIORITY = 1 << 31
+_MAX_ID_CHARS = 256
 _LONG_TEXT = 4096  # characters; longer ones are encoded in another thread
 
 
@@ -108,6 +109,7 @@ class AsyncEngine:
         samples = checked_samples(n, best_of)
         checked_salt(salt)
         latency = LatencyClass.named(latency).value
+        _checked_id(request_id)
         _checked("priority", priority, -_MOST_PRIORITY, _MOST_PRIORITY)
         ids = await self._ids(prompt)
         self._check_length(len(ids))
@@ -215,6 +217,14 @@ class AsyncEngine:
     def _check_alive(self) -> None:
         if self._gone is not None:
             raise EngineGone(str(self._gone))
+
+
+def _checked_id(request_id: object) -> None:
+    """It is told to the child, which takes nothing amiss and ends."""
+    if request_id is not None and not (isinstance(request_id, str) and len(request_id) <= _MAX_ID_CHARS):
+        raise InvalidParameter(
+            f"request_id must be a string of at most {_MAX_ID_CHARS} characters, got {request_id!r:.40}"
+        )
 
 
 def _checked(name: str, value: object, low: int, high: int) -> None:

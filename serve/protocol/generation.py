@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from llmc.runtime.artifact.manifest import MAX_LOGPROBS
 from llmc.runtime.errors import RuntimeFailure
+from llmc.runtime.kv.prefix import MAX_SALT_CHARS
 from llmc.runtime.step.params import MAX_BIASES, SamplingParams
 from llmc.serve.protocol.errors import bad, from_failure
 from llmc.serve.protocol.fields import Fields, brief
 
 MAX_SAMPLES = 16
-MAX_SALT_CHARS = 1024
 MAX_PRIORITY = 2**31 - 1
 LATENCIES = ("interactive", "standard", "batch")
 SERVICE_TIERS = {"auto": "standard", "default": "standard", "flex": "batch", "priority": "interactive"}

@@ -261,8 +261,8 @@ def test_an_answer_is_found_by_the_next_turn(engine: Engine) -> None:
 def test_another_salt_never_finds_and_is_no_text_of_any_length(engine: Engine) -> None:
     prompt = list(range(40))
     assert [engine.generate([prompt], PARAMS, salt=salt)[0].num_cached for salt in ("a", "b", "", "a")] == [0, 0, 0, 39]
-    for salt in ("x" * 257, 7, None):
-        with pytest.raises(InvalidParameter, match="salt must be a string of at most 256 characters"):
+    for salt in ("x" * 1025, 7, None):
+        with pytest.raises(InvalidParameter, match="salt must be a string of at most 1024 characters"):
             engine.submit(prompt, PARAMS, salt=salt)  # type: ignore[arg-type]
 
 

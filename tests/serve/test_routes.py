@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmc.runtime.errors import PromptTooLong, QueueFull
+from llmc.runtime.errors import InvalidParameter, PromptTooLong, QueueFull
 from llmc.runtime.loop.request import FinishReason
 from tests.serve.asgi import JSON, Call, Client
 from tests.serve.scripted import MAX_LEN, TEXT, ScriptedEngine, says
@@ -88,6 +88,15 @@ def test_echo_with_logprobs_scores_the_prompt() -> None:
         choice = (await Client.of().post("/v1/completions", body)).json()["choices"][0]
         assert choice["text"] == "the the" and len(choice["logprobs"]["tokens"]) == 3
         assert choice["logprobs"]["token_logprobs"][0] is None and len(choice["logprobs"]["top_logprobs"][1]) == 2
+
+    run(work())
+
+
+def test_an_empty_prompt_is_the_prompts_fault() -> None:
+    async def work() -> None:
+        engine = ScriptedEngine(refusal=InvalidParameter("the prompt is empty"))
+        refused = await Client.of(engine).post("/v1/completions", {"prompt": ""})
+        assert refused.status == 400 and refused.json()["error"]["param"] == "prompt"
 
     run(work())
 

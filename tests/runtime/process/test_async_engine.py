@@ -11,6 +11,7 @@ import pytest
 
 from llmc.runtime import Completion, Engine, FinishReason, SamplingParams
 from llmc.runtime.errors import InvalidParameter, NonFiniteLogits, PromptTooLong, QueueFull, RequestError
+from llmc.runtime.kv.prefix import MAX_SALT_CHARS
 from llmc.runtime.loop.results import Output
 from llmc.runtime.process.engine_process import EngineProcess
 from llmc.runtime.process.stream import Stream
@@ -227,7 +228,7 @@ def test_what_is_refused_is_refused_here(shared_engine: Path) -> None:
     async def work() -> None:
         async with engine(shared_engine) as remote:
             longest = remote.facts.max_len
-            wrong: Sequence[tuple[type[RequestError], object, dict[str, int]]] = [
+            wrong: Sequence[tuple[type[RequestError], object, dict[str, object]]] = [
                 (PromptTooLong, [1] * longest, {}),
                 (InvalidParameter, [], {}),
                 (InvalidParameter, [1, -1], {}),
@@ -238,6 +239,8 @@ def test_what_is_refused_is_refused_here(shared_engine: Path) -> None:
                 (InvalidParameter, [1], {"n": 3, "best_of": 2}),
                 (InvalidParameter, [1], {"n": 65}),
                 (InvalidParameter, [1], {"priority": 2**40}),
+                (InvalidParameter, [1], {"request_id": 5}),
+                (InvalidParameter, [1], {"request_id": "x" * 257}),
             ]
             for kind, prompt, options in wrong:
                 with pytest.raises(kind):
@@ -248,7 +251,7 @@ def test_what_is_refused_is_refused_here(shared_engine: Path) -> None:
                 await remote.score([1] * (longest + 1))
             with pytest.raises(InvalidParameter, match="top"):
                 await remote.score([1, 2], 21)
-            stream = await remote.submit([1] * (longest - 1), SHORT)
+            stream = await remote.submit([1] * (longest - 1), SHORT, salt="x" * MAX_SALT_CHARS)
             assert len((await stream.result())[0].token_ids) == 1
 
     run(work)
@@ -320,7 +323,7 @@ def test_a_full_queue_refuses_at_once(shared_engine: Path) -> None:
                 await remote.submit([1], SHORT)
             await first.result()
             assert remote.stats().counters.refused == 3
-            for name, value in (("latency", "soon"), ("salt", "x" * 300)):
+            for name, value in (("latency", "soon"), ("salt", "x" * 1025)):
                 with pytest.raises(InvalidParameter, match=name):
                     await remote.submit([1], SHORT, **{name: value})  # type: ignore[arg-type]
 
