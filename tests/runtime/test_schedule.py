@@ -325,9 +325,9 @@ def drain(scheduler: Scheduler, outputs: int) -> list[list[tuple[int, int, int, 
 
 
 def test_decode_comes_first_and_prompts_share_the_rest() -> None:
-    scheduler = Scheduler(blocks(100), max_batch=3, max_tokens=8, max_seq_len=100)
+    scheduler = Scheduler(blocks(100), max_batch=3, max_tokens=8, max_seq_len=100, clock=lambda: 0.0)
     for arrival, prompt_len in enumerate((3, 12, 2)):
-        scheduler.add(request(arrival, prompt_len))
+        scheduler.add(request(arrival, prompt_len, latency=LatencyClass.BATCH))  # bears any step
     assert drain(scheduler, 3) == [
         [(0, 0, 3, True), (1, 0, 5, False)],
         [(0, 3, 1, True), (1, 5, 7, True)],

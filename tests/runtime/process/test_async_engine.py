@@ -152,7 +152,7 @@ def test_a_stream_that_nobody_holds_is_cancelled(shared_engine: Path) -> None:
             submitted = asyncio.Event()
 
             async def reader() -> None:
-                stream = await remote.submit([oracle.NAP] * 2, LONG)
+                stream = await remote.submit([oracle.NAP] * 4, LONG)
                 submitted.set()
                 async for _ in stream:
                     pass

@@ -23,8 +23,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 BENCH = f"""
-import sys, time
+import signal, sys, time
 from llmc.serve.load.started_server import started
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job would ignore
 with started([sys.executable, "-c", {SERVER!r}, sys.argv[1]], int(sys.argv[1])) as server:
     print(server.pid, flush=True)
     time.sleep(60)
