@@ -14,7 +14,7 @@ from llmc.runtime.step.params import SamplingParams
 from llmc.serve.http.exchange import Exchange
 from llmc.serve.protocol.answer import REFUSALS, Usage, finish_reason
 from llmc.serve.protocol.errors import from_failure
-from llmc.serve.protocol.generation import Generation
+from llmc.serve.protocol.generation import PARAMETERS, Generation
 from llmc.serve.server import Model, Server
 
 
@@ -52,7 +52,7 @@ class Answering:
                 request_id=exchange.id,
             )
         except RuntimeFailure as error:
-            raise from_failure(error, {"prompt": "prompt"}) from error
+            raise from_failure(error, PARAMETERS) from error
         server.running.add(stream)
         model.metrics.begin(len(ids), generation.n)
         exchange.facts.update(model=model.name, prompt_tokens=exchange.facts.get("prompt_tokens", 0) + len(ids))

@@ -31,7 +31,7 @@ _SAMPLING = (
     "stop_token_ids",
     "ignore_eos",
 )
-_NAMES = {name: name for name in (*_SAMPLING, "logit_bias", "max_tokens", "logprobs")}
+PARAMETERS = {name: name for name in (*_SAMPLING, "prompt", "logit_bias", "max_tokens", "logprobs")}
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 
 
@@ -72,7 +72,7 @@ class Generation:
                 stated["temperature"] = 1.0
             return engine.sampling(**stated)
         except RuntimeFailure as error:
-            raise from_failure(error, _NAMES) from error
+            raise from_failure(error, PARAMETERS) from error
 
 
 def read_generation(fields: Fields, *, max_tokens: int | None, logprobs: int | None) -> Generation:

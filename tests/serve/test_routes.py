@@ -92,11 +92,16 @@ def test_echo_with_logprobs_scores_the_prompt() -> None:
     run(work())
 
 
-def test_an_empty_prompt_is_the_prompts_fault() -> None:
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [("the prompt is empty", "prompt"), ("logit_bias: token id 300 is not below 262", "logit_bias")],
+)
+def test_what_the_engine_refuses_names_its_field(message: str, param: str) -> None:
     async def work() -> None:
-        engine = ScriptedEngine(refusal=InvalidParameter("the prompt is empty"))
-        refused = await Client.of(engine).post("/v1/completions", {"prompt": ""})
-        assert refused.status == 400 and refused.json()["error"]["param"] == "prompt"
+        refused = await Client.of(ScriptedEngine(refusal=InvalidParameter(message))).post(
+            "/v1/completions", {"prompt": "a"}
+        )
+        assert refused.status == 400 and refused.json()["error"]["param"] == param
 
     run(work())
 
