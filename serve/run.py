@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmc.runtime.errors import RuntimeFailure
 from llmc.runtime.process.engine_process import EngineProcess
-from llmc.runtime.process.protocol import ServedEngine, ServedProcess
+from llmc.runtime.process.protocol import ServedEngine, ServedProcess, State
 from llmc.serve.http.keys import read_keys
 from llmc.serve.http.sockets import open_socket, open_unix_socket, url
 from llmc.serve.options import ServeOptions
@@ -111,6 +111,9 @@ async def _until_the_end(service: "Service", process: ServedProcess, signals: "S
                 await asyncio.wait_for(service.idle(), _LEAVE_SECONDS)
             return EXIT_DEAD
     await service.drain(signals.second, _LEAVE_SECONDS)
+    if process.state is State.DEAD:  # what was under way did not end well
+        service.log.event("dead", cause=process.cause)
+        return EXIT_DEAD
     return 0
 
 

@@ -15,7 +15,7 @@ from llmc.serve.http.keys import ApiKeys
 from llmc.serve.log import EventLog
 from llmc.serve.metrics import Metrics, ModelMetrics
 from llmc.serve.protocol.delta import ChatParser, PlainParser, Tool
-from llmc.serve.protocol.errors import ApiError, from_failure
+from llmc.serve.protocol.errors import ApiError, bad, from_failure
 from llmc.serve.protocol.token_texts import TokenTexts
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class Model:
 
     async def encode_chat(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> list[int]:
         """In a thread: how long a template takes is not known. Raises ApiError."""
+        if "tools" in variables and self.style is not None and not self.style.takes_tools:
+            raise bad("tools: the model's chat template tells it of no tools", "tools", "unsupported_field")
         try:
             ready = self.style.messages(messages) if self.style is not None else messages
             return await asyncio.to_thread(self.engine.encode_chat, ready, **variables)

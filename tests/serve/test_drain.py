@@ -69,11 +69,13 @@ def test_what_is_under_way_finishes_and_what_is_new_is_refused(first: int) -> No
                 await asyncio.sleep(0)
             while len(one.engine.streams) < 4:  # three, and the warm-up
                 await asyncio.sleep(0)
+            one.engine.gate.clear()
             one.signals.came()
             await asyncio.sleep(0)
             refused = await one.ask(stream=False)
             assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
             assert (await one.client.get("/ready")).status_code == 503
+            one.engine.gate.set()
             streamed, whole, _ = await asyncio.gather(*asked)
             assert content(chat_chunks(streamed.content)) == TEXT
             assert whole.json()["choices"][0]["message"]["content"] == TEXT
@@ -115,6 +117,22 @@ def test_engines_that_die_end_the_server() -> None:
             asked = asyncio.create_task(one.ask(stream=True))
             while len(one.engine.streams) < 2:
                 await asyncio.sleep(0)
+            one.process.die()
+            assert (await asked).status_code == 503
+            assert await one.exit == EXIT_DEAD
+
+    asyncio.run(work())
+
+
+def test_engines_that_die_while_the_server_drains_fail_it() -> None:
+    async def work() -> None:
+        async with running(ScriptedEngine()) as one:
+            one.engine.gate.clear()
+            asked = asyncio.create_task(one.ask(stream=True))
+            while len(one.engine.streams) < 2:
+                await asyncio.sleep(0)
+            one.signals.came()
+            await asyncio.sleep(0)
             one.process.die()
             assert (await asked).status_code == 503
             assert await one.exit == EXIT_DEAD

@@ -85,6 +85,16 @@ def test_models_say_how_they_are_read() -> None:
     asyncio.run(ask())
 
 
+def test_tools_that_the_model_would_not_hear_of_are_refused() -> None:
+    async def ask() -> None:
+        client = Client.of(engine(template="chatml"))
+        refused = await client.post("/v1/chat/completions", ASK)
+        assert refused.status == 400 and refused.json()["error"]["param"] == "tools"
+        assert (await client.post("/v1/chat/completions", {**ASK, "tool_choice": "none"})).status == 200
+
+    asyncio.run(ask())
+
+
 def test_an_unknown_style_still_tells_the_model_of_its_tools() -> None:
     seen: list[Sequence[int]] = []
 
