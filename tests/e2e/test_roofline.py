@@ -28,7 +28,7 @@ from llmc.compiler.targets.find import find_target
 from llmc.ir.formats import Scheme
 from tests.e2e.commands import Commands
 from tests.e2e.engines import Engines
-from tests.e2e.test_refusals import refused
+from tests.e2e.refusals import refused
 
 CONFIGS = Path(__file__).parents[2] / "bench" / "configs"
 

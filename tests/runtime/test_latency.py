@@ -15,7 +15,7 @@ from llmc.runtime.loop.schedule import Scheduler
 from llmc.runtime.loop.step_time import Work
 from llmc.runtime.loop.urgency import SPARED, TURN
 from llmc.runtime.step.scheduling import LatencyClass, LatencyTarget, SchedulingOptions
-from tests.runtime.test_schedule import blocks, request
+from tests.runtime.scheduling import blocks, request
 
 INTERACTIVE, STANDARD, BATCH = LatencyClass
 COSTS = (0.010, 0.002, 0.001, 1e-7, 0.0005, 1e-8)  # of the machine simulated here; see StepTimes

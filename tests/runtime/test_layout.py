@@ -14,7 +14,7 @@ from llmc.runtime.loop.request import Request
 from llmc.runtime.step.arrays import StepBuffers, StepLimits
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.step.row_sampling import RowSampling
-from tests.runtime.test_schedule import Arrival, Run, Trace, random_trace
+from tests.runtime.scheduling_traces import Arrival, Run, Trace, random_trace
 
 
 class LaidOut(Run):

@@ -11,7 +11,7 @@ from llmc.runtime.loop.request import Request
 from llmc.runtime.loop.urgency import Urgency
 from llmc.runtime.loop.waiting import WaitingQueue
 from llmc.runtime.step.scheduling import DEFAULT_TARGETS, LatencyClass, LatencyTarget, SchedulingOptions
-from tests.runtime.test_schedule import request
+from tests.runtime.scheduling import request
 
 URGENCY = Urgency(DEFAULT_TARGETS)
 CLASSES = list(LatencyClass)
