@@ -96,6 +96,19 @@ def where_it_runs(command: F) -> F:
     return device(emulate(gpu(command)))
 
 
+def how_it_is_loaded(command: F) -> F:
+    """Options of commands that serve many requests: limits within those of the build, and where it runs."""
+    built = "[default: what the engine was built for]"
+    batch = click.option("--max-batch", type=int, help=f"Requests at once {built}.")
+    length = click.option("--max-seq-len", type=int, help=f"Prompt and answer {built}.")
+    step = click.option("--step-tokens", "max_tokens", type=int, help=f"Of a step {built}.")
+    kv = click.option(
+        "--kv-memory", type=int, help="Bytes of KV cache [default: what it can use, half of what is free]."
+    )
+    threads = click.option("--threads", type=int, help="[default: the usable cores]")
+    return batch(length(step(kv(threads(where_it_runs(command))))))
+
+
 def emulating(context: click.Context, engine: Path, emulate: bool, emulate_gpu: str | None) -> None:
     """With --emulate or --emulate-gpu the process becomes an emulator that runs the command again."""
     if not emulate and emulate_gpu is None:
@@ -149,12 +162,7 @@ def run(context: click.Context, /, engine: Path, emulate: bool, emulate_gpu: str
 @click.option("--log-json", is_flag=True, help="One JSON object a line.")
 @click.option("--queue", type=int, help="Requests that may wait; one more is refused [default: 2048].")
 @click.option("--otel", is_flag=True, help="A span for each request, to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
-@click.option("--max-batch", type=int, help="Requests at once [default: what the engine was built for].")
-@click.option("--max-seq-len", type=int, help="Prompt and answer [default: what the engine was built for].")
-@click.option("--step-tokens", "max_tokens", type=int, help="Of a step [default: what the engine was built for].")
-@click.option("--kv-memory", type=int, help="Bytes of KV cache [default: what it can use, half of what is free].")
-@click.option("--threads", type=int, help="[default: the usable cores]")
-@where_it_runs
+@how_it_is_loaded
 @click.pass_context
 def serve(context: click.Context, /, emulate: bool, emulate_gpu: str | None, **options: Any) -> None:
     """Serve ENGINE, or several under one address, to OpenAI's clients. NAME=FOLDER gives an engine another name."""
@@ -167,12 +175,7 @@ def serve(context: click.Context, /, emulate: bool, emulate_gpu: str | None, **o
 @click.argument("engine")
 @click.argument("input", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--max-batch", type=int, help="Requests at once [default: what the engine was built for].")
-@click.option("--max-seq-len", type=int, help="Prompt and answer [default: what the engine was built for].")
-@click.option("--step-tokens", "max_tokens", type=int, help="Of a step [default: what the engine was built for].")
-@click.option("--kv-memory", type=int, help="Bytes of KV cache [default: what it can use, half of what is free].")
-@click.option("--threads", type=int, help="[default: the usable cores]")
-@where_it_runs
+@how_it_is_loaded
 @click.pass_context
 def batch(
     context: click.Context,

@@ -7,7 +7,7 @@ from llmc.runtime.errors import RequestError, RuntimeFailure
 from llmc.runtime.loop.commit import TokenEvent
 from llmc.runtime.loop.handle import Live
 from llmc.runtime.loop.request import FinishReason, Request
-from llmc.runtime.loop.results import Completion, Output, Timing
+from llmc.runtime.loop.results import Output, Timing
 from llmc.runtime.loop.turns import Turns
 
 
@@ -61,20 +61,14 @@ class Delivery:
     def _finish(self, live: Live, reason: FinishReason, error: RuntimeFailure | None) -> None:
         now = time.perf_counter()
         self._finish_request(live.request, reason)
-        answer = live.answer
-        live.completion = Completion(
+        live.completion = live.answer.completion(
+            reason,
+            error,
             prompt_len=live.request.prompt_len,
-            token_ids=tuple(answer.token_ids),
-            text=answer.text,
-            finish_reason=reason,
-            stopped_by=answer.stopped_by,
             seed=live.seed,
-            logprobs=tuple(answer.logprobs),
             num_preemptions=live.request.num_preemptions,
             num_cached=live.request.num_cached,
             timing=Timing((live.first_token or now) - live.submitted, now - live.submitted),
-            error=error,
-            marks=tuple(answer.marks),
         )
 
     def _deliver(self, live: Live, output: Output) -> None:

@@ -135,21 +135,16 @@ class Answers:
         self._finish(sample, reason, 0, error)
 
     def _finish(self, sample: Sample, reason: FinishReason, preemptions: int, error: RuntimeFailure | None) -> None:
-        now, answer = time.perf_counter(), sample.answer
+        now = time.perf_counter()
         sample.last = Output("", (), (), reason, error)
-        sample.completion = Completion(
+        sample.completion = sample.answer.completion(
+            reason,
+            error,
             prompt_len=self.prompt_len,
-            token_ids=tuple(answer.token_ids),
-            text=answer.text,
-            finish_reason=reason,
-            stopped_by=answer.stopped_by,
             seed=self.seed,
-            logprobs=tuple(answer.logprobs),
             num_preemptions=preemptions,
             num_cached=sample.num_cached,
             timing=Timing((sample.first_token or now) - self._submitted, now - self._submitted),
-            error=error,
-            marks=tuple(answer.marks),
         )
         if self.done:
             self._tell_begun()

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from llmc.runtime.errors import RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
-from llmc.runtime.loop.results import Mark, Output, TokenLogprobs
+from llmc.runtime.loop.results import Completion, Mark, Output, Timing, TokenLogprobs
 from llmc.runtime.step.params import SamplingParams
 from llmc.runtime.text.detokenize import StreamDetokenizer
 from llmc.runtime.text.stops import StopMatcher
@@ -58,6 +59,33 @@ class Answer:
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    def completion(
+        self,
+        reason: FinishReason,
+        error: RuntimeFailure | None,
+        *,
+        prompt_len: int,
+        seed: int,
+        num_preemptions: int,
+        num_cached: int,
+        timing: Timing,
+    ) -> Completion:
+        """The whole of it, once it has ended."""
+        return Completion(
+            prompt_len=prompt_len,
+            token_ids=tuple(self.token_ids),
+            text=self.text,
+            finish_reason=reason,
+            stopped_by=self.stopped_by,
+            seed=seed,
+            logprobs=tuple(self.logprobs),
+            num_preemptions=num_preemptions,
+            num_cached=num_cached,
+            timing=timing,
+            error=error,
+            marks=tuple(self.marks),
+        )
 
     def _flush(self, armed: bool) -> str:
         text = self._stops.feed(self._detokenizer.finish(), armed) if self._detokenizer is not None else ""

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import openai
+
 from llmc.serve.http.app import App
 from llmc.serve.http.cors import Cors
 from llmc.serve.http.keys import ApiKeys
@@ -34,3 +36,13 @@ def listening(*engines: ScriptedEngine, key: str | None = None) -> Iterator[int]
         listener.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
+
+
+@contextmanager
+def openai_client(engine: ScriptedEngine, key: str | None = None) -> Iterator[openai.OpenAI]:
+    """OpenAI's own, of a server that listens."""
+    with (
+        listening(engine, key=key) as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key or "x", max_retries=0, timeout=30) as client,
+    ):
+        yield client

@@ -110,29 +110,17 @@ def test_a_second_signal_ends_streams_with_an_event() -> None:
     asyncio.run(work())
 
 
-def test_engines_that_die_end_the_server() -> None:
+@pytest.mark.parametrize("draining", [False, True])
+def test_engines_that_die_end_the_server(draining: bool) -> None:
     async def work() -> None:
         async with running(ScriptedEngine()) as one:
             one.engine.gate.clear()
             asked = asyncio.create_task(one.ask(stream=True))
             while len(one.engine.streams) < 2:
                 await asyncio.sleep(0)
-            one.process.die()
-            assert (await asked).status_code == 503
-            assert await one.exit == EXIT_DEAD
-
-    asyncio.run(work())
-
-
-def test_engines_that_die_while_the_server_drains_fail_it() -> None:
-    async def work() -> None:
-        async with running(ScriptedEngine()) as one:
-            one.engine.gate.clear()
-            asked = asyncio.create_task(one.ask(stream=True))
-            while len(one.engine.streams) < 2:
+            if draining:
+                one.signals.came()
                 await asyncio.sleep(0)
-            one.signals.came()
-            await asyncio.sleep(0)
             one.process.die()
             assert (await asked).status_code == 503
             assert await one.exit == EXIT_DEAD

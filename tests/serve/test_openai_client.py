@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from llmc.runtime.loop.request import FinishReason
-from tests.serve.live import listening
+from tests.serve.live import openai_client
 from tests.serve.scripted import TEXT, ScriptedEngine
 
 KEY = "sk-test"
@@ -24,10 +24,7 @@ def engine() -> ScriptedEngine:
 
 @pytest.fixture(scope="module")
 def client(engine: ScriptedEngine) -> Iterator[openai.OpenAI]:
-    with (
-        listening(engine, key=KEY) as port,
-        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0, timeout=30) as client,
-    ):
+    with openai_client(engine, KEY) as client:
         yield client
 
 

@@ -17,7 +17,7 @@ from llmc.serve.protocol.errors import ApiError
 from llmc.serve.protocol.response_answer import ResponseAnswer
 from llmc.serve.protocol.responses import read_responses
 from tests.serve.asgi import Client
-from tests.serve.live import listening
+from tests.serve.live import openai_client
 from tests.serve.scripted import TEXT, ScriptedEngine
 
 TOOL = {"type": "function", "name": "add", "parameters": {"type": "object"}}
@@ -30,10 +30,7 @@ def engine() -> ScriptedEngine:
 
 @pytest.fixture(scope="module")
 def client(engine: ScriptedEngine) -> Iterator[openai.OpenAI]:
-    with (
-        listening(engine) as port,
-        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0, timeout=30) as client,
-    ):
+    with openai_client(engine) as client:
         yield client
 
 
