@@ -1,11 +1,14 @@
 """What `llmc serve` is told."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmc.runtime.errors import InvalidParameter
 from llmc.runtime.step.limits import LoadOptions
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")  # as browsers send it: no path, not even a slash
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,11 @@ class ServeOptions:
     reasoning_in_content: bool = False
     device: str | None = None
     load: LoadOptions = field(default_factory=LoadOptions)
+
+    def __post_init__(self) -> None:
+        for origin in self.origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise InvalidParameter(f"--cors {origin}: an origin is https://host or http://host:port, or * for all")
 
     def named(self) -> dict[str, Path]:
         """Engine folders by the names that clients ask for. Raises InvalidParameter."""

@@ -79,7 +79,10 @@ class Price:
 
 @dataclass(frozen=True)
 class Client:
-    """The load generator itself. `cpu`: cores that it used. `lag`: how late it sent what had arrived, p99, ms."""
+    """The load generator itself.
+
+    `cpu`: cores that it used, if anything was answered. `lag`: how late it sent what had arrived, p99, ms.
+    """
 
     cpu: float | None
     lag: float
@@ -157,7 +160,7 @@ def summarise(run: Run, terms: Terms) -> Summary:
         memory_bytes=run.gauges.memory_bytes,
         utilisation=utilisation(run, terms.machine),
         price=_price(terms.price, output / seconds, (prompt + output) / seconds),
-        client=Client(None if run.client_cpu is None else run.client_cpu / seconds, _p99(lags) * 1e3),
+        client=Client(None if run.client_cpu is None or not answered else run.client_cpu / seconds, _p99(lags) * 1e3),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from llmc.serve.protocol.delta import Delta
 from llmc.serve.protocol.fields import Fields
-from llmc.serve.protocol.generation import MAX_PRIORITY, Generation, read_generation, read_max_logprobs
+from llmc.serve.protocol.generation import MAX_INT, Generation, read_generation, read_max_logprobs
 from llmc.serve.protocol.messages import read_messages
 from llmc.serve.protocol.tools import read_tools
 
@@ -61,8 +61,8 @@ def read_chat(body: Mapping[str, Any]) -> ChatRequest:
 
 def _max_tokens(fields: Fields) -> int | None:
     """`max_completion_tokens` is the newer name."""
-    older = fields.integer("max_tokens", 1, MAX_PRIORITY)
-    newer = fields.integer("max_completion_tokens", 1, MAX_PRIORITY)
+    older = fields.integer("max_tokens", 1, MAX_INT)
+    newer = fields.integer("max_completion_tokens", 1, MAX_INT)
     if older is not None and newer is not None and older != newer:
         raise fields.error("max_tokens", f"is {older}, but max_completion_tokens is {newer}")
     return newer if newer is not None else older

@@ -7,7 +7,7 @@ from typing import Any
 from llmc.serve.protocol.errors import ApiError, bad
 from llmc.serve.protocol.fields import Fields
 from llmc.serve.protocol.generation import (
-    MAX_PRIORITY,
+    MAX_INT,
     Generation,
     check_token_ids,
     read_generation,
@@ -37,7 +37,7 @@ def read_completion(body: Mapping[str, Any]) -> CompletionRequest:
     fields = Fields(body)
     prompts = _prompts(fields.take("prompt"))
     echo = fields.boolean("echo")
-    max_tokens = fields.integer("max_tokens", 0 if echo else 1, MAX_PRIORITY, DEFAULT_MAX_TOKENS)
+    max_tokens = fields.integer("max_tokens", 0 if echo else 1, MAX_INT, DEFAULT_MAX_TOKENS)
     logprobs = read_max_logprobs(fields, "logprobs")
     generation = read_generation(fields, max_tokens=max_tokens or 1, logprobs=logprobs)
     if len(prompts) * generation.num_samples > MAX_PROMPTS:

@@ -13,7 +13,7 @@ from llmc.serve.protocol.errors import bad, from_failure
 from llmc.serve.protocol.fields import Fields, brief
 
 MAX_SAMPLES = 16
-MAX_PRIORITY = 2**31 - 1
+MAX_INT = 2**31 - 1
 LATENCIES = ("interactive", "standard", "batch")
 SERVICE_TIERS = {"auto": "standard", "default": "standard", "flex": "batch", "priority": "interactive"}
 # Fields that go to SamplingParams as they are, under the same name.
@@ -96,7 +96,7 @@ def read_generation(fields: Fields, *, max_tokens: int | None, logprobs: int | N
         n=n,
         best_of=best_of if best_of != n else None,
         latency=_latency(fields),
-        priority=-(fields.integer("priority", -MAX_PRIORITY, MAX_PRIORITY, 0) or 0),  # lower is sooner, as in vLLM
+        priority=-(fields.integer("priority", -MAX_INT, MAX_INT, 0) or 0),  # lower is sooner, as in vLLM
         salt=fields.text("cache_salt", MAX_SALT_CHARS) or "",
         stream=stream,
         include_usage=_include_usage(fields, stream),

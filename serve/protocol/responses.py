@@ -7,6 +7,7 @@ from typing import Any
 from llmc.serve.protocol.chat import ChatRequest, read_chat
 from llmc.serve.protocol.errors import bad
 from llmc.serve.protocol.fields import Fields
+from llmc.serve.protocol.generation import MAX_INT
 from llmc.serve.protocol.messages import MAX_MESSAGES
 from llmc.serve.protocol.rules import Neutral
 
@@ -54,7 +55,7 @@ def read_responses(body: Mapping[str, Any]) -> ResponsesRequest:
     instructions = fields.text("instructions", 2**22)
     messages = [] if instructions is None else [{"role": "system", "content": instructions}]
     chat["messages"] = messages + _messages(fields.take("input"))
-    chat["max_completion_tokens"] = fields.take("max_output_tokens")
+    chat["max_completion_tokens"] = fields.integer("max_output_tokens", 1, MAX_INT)
     given_tools = fields.objects("tools", 128) or []
     chat["tools"] = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(given_tools)]
     chat["tool_choice"] = choice = fields.take("tool_choice")

@@ -158,6 +158,7 @@ def test_a_bad_start_is_one_line(shared_engine: Path, tmp_path: Path) -> None:
             "--api-key": [engine, "--port", "0", "--api-key", "", "--api-key", "good"],
             "has no name": [f"={engine}", "--port", "0"],
             "max_queued": [engine, "--port", "0", "--queue", "0"],
+            "--cors": [engine, "--port", "0", "--cors", "https://a.example/"],
             "two engines": [engine, engine, "--port", "0"],
         }
         for what, arguments in bad.items():

@@ -140,3 +140,9 @@ def test_a_conversation_is_a_chat() -> None:
     for bad in (None, [], [{"role": "user"}], [{"role": ["a"], "content": "x"}], 5):
         with pytest.raises(ApiError):
             read_responses({"input": bad})
+
+
+def test_what_is_wrong_is_named_as_the_client_named_it(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model="toy", input="Hi", max_output_tokens=0)
+    assert refused.value.param == "max_output_tokens" and "max_output_tokens" in str(refused.value)
