@@ -62,11 +62,11 @@ def test_cancels_among_those_that_share(shared_engine: Path, load: Load, seed: i
         free = engine.num_free_blocks
         single = [engine.submit(prompt[: rng.choice([len(prompt), 32])], PARAMS) for _ in range(4)]
         groups = [engine.samples(prompt, PARAMS, n=rng.randrange(2, 5)) for _ in range(2)]
-        left = [*single, *groups]
+        left = [one.cancel for one in single] + [one.cancel for one in groups]
         while left:
             for _ in range(rng.randrange(6)):
                 engine.step()
-            left.pop(rng.randrange(len(left)) if rng.random() < 0.5 else 0).cancel()  # the oldest, often
+            left.pop(rng.randrange(len(left)) if rng.random() < 0.5 else 0)()  # the oldest, often
             engine.check_integrity()
             if rng.random() < 0.2:
                 break

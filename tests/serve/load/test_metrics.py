@@ -62,9 +62,9 @@ def test_rates_are_of_what_was_answered() -> None:
 
 
 def test_a_run_in_which_everything_failed_has_figures_all_the_same() -> None:
-    found = summarise(Run((record([], error="gone"),), 0.0), Terms(2, Slo(ttft=1.0), 1.0))
+    found = summarise(Run((record([], error="gone"),), 0.0, 0.01), Terms(2, Slo(ttft=1.0), 1.0))
     assert found.failed == 1 and found.output_tps == 0 and found.price is None and found.all.ttft is None
-    assert found.all.good_share == 0
+    assert found.all.good_share == 0 and found.client.cpu is None
 
 
 def test_padding_fills_each_batch_to_its_longest_prompt_and_answer() -> None:
