@@ -122,21 +122,28 @@ class Scorer:
                     raise InvalidParameter(
                         f"a chunk wants {len(inside)} rows of logits, max_rows is {limits.max_rows}; load with more"
                     )
-                self._blocks.take(table, end)
-                if copies := self._blocks.take_copies():  # for whoever waits for the next step
-                    self._device.copy_blocks(copies)
-                self._buffers.begin(samples=False, logits=buffer)
-                self._buffers.add_sequence(ids[start:end], start, table)
-                for row in inside:
-                    self._buffers.add_row(row - start)
-                (self._device.decode if count == len(inside) == 1 else self._device.prefill)(self._buffers)
-                self._blocks.computed(table, end)
+                self._compute(ids[start:end], start, table, inside, buffer)
                 if inside:
                     yield inside, buffer[: len(inside)]
                 start = end
         finally:
             self.tables.remove(table)
             self._blocks.free(table)
+
+    def _compute(
+        self, ids: NDArray[np.int32], start: int, table: BlockTable, rows: Sequence[int], logits: NDArray[np.float32]
+    ) -> None:
+        """One chunk as a step of its own, with the logits of `rows`."""
+        end = start + len(ids)
+        self._blocks.take(table, end)
+        if copies := self._blocks.take_copies():  # for whoever waits for the next step
+            self._device.copy_blocks(copies)
+        self._buffers.begin(samples=False, logits=logits)
+        self._buffers.add_sequence(ids, start, table)
+        for row in rows:
+            self._buffers.add_row(row - start)
+        (self._device.decode if len(ids) == len(rows) == 1 else self._device.prefill)(self._buffers)
+        self._blocks.computed(table, end)
 
     def _default_chunks(self, length: int, rows: Sequence[int]) -> list[int]:
         """As large as the step and the rows in it allow."""
