@@ -17,7 +17,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class SchemeText(click.ParamType[Scheme]):
+class SchemeText(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.3
     """A number format, as `Scheme.named` takes it."""
 
     name = "dtype"
