@@ -11,7 +11,9 @@
 // limits: n, k >= 1; weights 64-byte aligned.
 #pragma once
 #include "threads.h"
-#include "tile.h"
+#include "tile_bf16.h"
+#include "tile_f32.h"
+#include "tile_int8.h"
 #if defined(LLMC_AMX)
 #include "tile_amx.h"
 #endif
