@@ -67,7 +67,7 @@ LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
 template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
   switch (rows) {
     case 1: return tile<F, 1, P>(t);
-#if defined(LLMC_AVX512) || defined(LLMC_AVX2)
+#if defined(LLMC_AVX512) || defined(LLMC_AVX2) || defined(LLMC_NEON)
     case 2: return tile<F, 2, P>(t);
 #endif
 #if defined(LLMC_AVX512)

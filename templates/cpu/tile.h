@@ -28,6 +28,8 @@ constexpr bool BF16_PAIRS = false;
 constexpr int TILE_ROWS = 6, TILE_PANELS = 2;  // 24 accumulators of 32 registers
 #elif defined(LLMC_AVX2)
 constexpr int TILE_ROWS = 2, TILE_PANELS = 1;  // 8 of 16, two to a f32x16
+#elif defined(LLMC_NEON)
+constexpr int TILE_ROWS = 2, TILE_PANELS = 1;  // 16 of 32, four to a f32x16
 #else
 constexpr int TILE_ROWS = 1, TILE_PANELS = 1;  // 8 of 16, four to a f32x16
 #endif
