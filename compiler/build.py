@@ -75,7 +75,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         parts.append(part)
     facts = _facts(options, limits, source, decided.tokens, captured, parts[0].entries[0], placed, builders.values())
     by_target = {name: logs[target.layout] for name, target in targets.items()}
-    report = build_report(facts, by_target, reports, source, captured, decided.notices)
+    report = build_report(facts, by_target, reports, source, captured, [*decided.notices, *source.notices])
     total = sum(w.num_bytes for w in placed)
     written = 0
 
