@@ -24,7 +24,7 @@ from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.compiler.sources.special_tokens import decide_tokens
-from llmc.compiler.targets.backend import Builder, Lowered
+from llmc.compiler.targets.backend import Backend, Builder, Lowered
 from llmc.ir.formats import WeightLayout
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin
@@ -70,12 +70,13 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     for name, target in targets.items():
         weights = {e: where[e] for e in exprs[target.layout]}
         lowered = Lowered(source.name, entries[target.layout], weights, limits)
+        _check_schemes(target, lowered)
         part, reports[name] = builders[name].part(lowered, progress)
         reports[name]["roofline"] = roofline_of(lowered.entries, target, limits, measured)
         parts.append(part)
     facts = _facts(options, limits, source, decided.tokens, captured, parts[0].entries[0], placed, builders.values())
     by_target = {name: logs[target.layout] for name, target in targets.items()}
-    report = build_report(facts, by_target, reports, source, captured, decided.notices)
+    report = build_report(facts, by_target, reports, source, captured, [*decided.notices, *source.notices])
     total = sum(w.num_bytes for w in placed)
     written = 0
 
@@ -112,6 +113,13 @@ class _Dump:
         self.folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self.folder.glob("*.llmc"))
         (self.folder / f"{number:02}-{self.prefix}{name}.llmc").write_text(print_graph(graph))
+
+
+def _check_schemes(target: Backend, lowered: Lowered) -> None:
+    """BuildError for what weights are stored in, or a pass was told, where the target has no kernel for it."""
+    for scheme in lowered.schemes:
+        if (why := target.refuses(scheme)) is not None:
+            raise BuildError(f"target {target.name}: {why}; a --dtype of these rounds all weights again")
 
 
 def _num_valid_tokens(source: ModelSource) -> int:
