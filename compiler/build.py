@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from llmc.codegen.cpu.measured_limits import read_limits
 from llmc.codegen.hollow import write_hollow
@@ -28,7 +27,7 @@ from llmc.compiler.sources.special_tokens import decide_tokens
 from llmc.compiler.targets.backend import Builder, Lowered
 from llmc.ir.formats import WeightLayout
 from llmc.ir.graph import Graph
-from llmc.ir.ops.constant import Origin, Source
+from llmc.ir.ops.constant import Origin
 from llmc.ir.ops.kernel import Sample
 from llmc.ir.printer import print_graph
 from llmc.passes.pipeline import run_pipeline
@@ -93,7 +92,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     contents = Contents(facts, parts, placed, _texts(source) | pages)
     if options.hollow:
         return write_hollow(options.out, contents, captured.buffers)
-    return write_engine(options.out, contents, _Reader(captured), advance)
+    return write_engine(options.out, contents, captured, advance)
 
 
 @dataclass(frozen=True)
@@ -113,19 +112,6 @@ class _Dump:
         self.folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self.folder.glob("*.llmc"))
         (self.folder / f"{number:02}-{self.prefix}{name}.llmc").write_text(print_graph(graph))
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Values of weight sources from the checkpoint and the module's buffers."""
-
-    captured: Captured
-
-    def read(self, source: Source, rows: tuple[int, int] | None) -> npt.NDArray[np.generic]:
-        if source.origin is Origin.BUFFER:
-            values = self.captured.buffers[source.name]
-            return np.asarray(values if rows is None else values[rows[0] : rows[1]])
-        return self.captured.stored(source).read_f32(rows)
 
 
 def _num_valid_tokens(source: ModelSource) -> int:

@@ -29,7 +29,8 @@ class BuildOptions:
     """What to build. `target`: one or several, with commas. `passes`: changes to the pipeline (passes/pipeline.py).
     `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every
     stage. `limits`: what bench/cpu/limits.py measured on the CPU target, for the report. `hollow`: of the model's
-    config.json alone, without weights, which are filled in where the engine runs (codegen/hollow.py)."""
+    config.json alone, without weights, which are filled in where the engine runs (codegen/hollow.py). `as_stored`:
+    weights that are stored quantised stay so, whatever the scheme."""
 
     model: str
     out: Path
@@ -42,6 +43,7 @@ class BuildOptions:
     dump_ir: Path | None = None
     limits: Path | None = None
     hollow: bool = False
+    as_stored: bool = False
 
     @property
     def targets(self) -> dict[str, Backend]:
@@ -54,7 +56,7 @@ class BuildOptions:
     def pipeline(self, num_valid_tokens: int, layout: WeightLayout) -> Pipeline:
         """The passes, as changed by the user. Raises BuildError."""
         try:
-            return with_options(default_pipeline(self.scheme, num_valid_tokens, layout), self.passes)
+            return with_options(default_pipeline(self.scheme, num_valid_tokens, layout, self.as_stored), self.passes)
         except (ValueError, ParseError) as error:
             raise BuildError(str(error)) from error
 

@@ -16,13 +16,11 @@ from llmc.ir.arrays import (
     NUMPY,
     Array,
     Floats,
-    QuantizedRows,
     attend,
     attention,
     binary,
     interleave,
     layer_norm,
-    quantize,
     reduce,
     rope,
     rope_table,
@@ -38,9 +36,11 @@ from llmc.ir.graph import Graph, Node, Op, Value
 from llmc.ir.ops.attention import Attention, KvWrite, MaskDescriptor, PagedAttention
 from llmc.ir.ops.constant import (
     Apply,
+    Dequantize,
     Interleave,
     Literal,
     Pack,
+    PackScales,
     Quantize,
     Scalar,
     Source,
@@ -52,6 +52,7 @@ from llmc.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeTable
 from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.ir.ops.reduce import GatedLinear, Linear, MatMul, Reduce, Softmax
 from llmc.ir.ops.shape import Arange, Concat, Expand, GatherRows, Permute, Slice, View
+from llmc.ir.quantise import Quantised, quantise, quantise_input
 from llmc.ir.types import DType
 
 ReadSource = Callable[[Source], Array]
@@ -120,7 +121,7 @@ class _Interpreter:
             case RopeTable():
                 results = rope_table(*arrays)
             case QuantizeRows(group):
-                return [quantize(arrays[0].astype(np.float32), Numbers(DType.I8, group))]
+                return [quantise_input(arrays[0].astype(np.float32), Numbers(DType.I8, group))]
             case Embedding() if len(arrays) > 2:
                 table, ids, *scales = arrays
                 rows = [part[ids] for part in (table, *scales)]
@@ -202,8 +203,12 @@ class _Interpreter:
                 return args[0]
             case Interleave(rows):
                 return interleave(args, rows)
-            case Quantize(scheme, part):
-                return quantize(args[0].astype(np.float32), scheme.weight).part(part)
+            case PackScales():
+                return args[0]
+            case Quantize(numbers, part):
+                return quantise(args[0].astype(np.float32), numbers).part(part)
+            case Dequantize(numbers):
+                return Quantised.of(args, numbers).floats().astype(np.float32)
         raise TypeError(f"the interpreter has no meaning for {op}")
 
     def cached(self, op: KvWrite | PagedAttention, inputs: list[object]) -> object:
@@ -230,7 +235,7 @@ class _Interpreter:
     def packed_linear(self, op: PackedLinear, inputs: list[object]) -> list[object]:
         x, *rest = inputs
         parts, extra = [np.asarray(p) for p in rest[: op.num_parts]], rest[op.num_parts :]
-        rows = x.floats() if isinstance(x, QuantizedRows) else widened(np.asarray(x))
+        rows = x.floats() if isinstance(x, Quantised) else widened(np.asarray(x))
         result = rows @ _floats(parts, op.scheme.weight).T
         results = [result]
         if op.gated:
@@ -242,7 +247,7 @@ class _Interpreter:
 
 def _floats(parts: list[Array], numbers: Numbers) -> Floats:
     """What the parts of a matrix mean."""
-    return widened(parts[0]) if numbers.group is None else QuantizedRows.of(parts, numbers).floats()
+    return widened(parts[0]) if numbers.group is None else Quantised.of(parts, numbers).floats()
 
 
 def _bind(shape: tuple[Dim, ...], actual: tuple[int, ...], sizes: dict[str, int]) -> None:

@@ -12,6 +12,7 @@ from llmc.ir.parser import ParseError, parse_attributes
 from llmc.ir.types import DType
 from llmc.ir.verify import Stage, verify
 from llmc.passes.canonicalise import Canonicalise
+from llmc.passes.choose_formats import ChooseFormats
 from llmc.passes.entries import SampleRows, decode_entry
 from llmc.passes.fuse_attention import FuseAttention
 from llmc.passes.fuse_rows import FuseRows
@@ -66,8 +67,11 @@ class Pipeline:
         return Pipeline(of(self.shared), of(self.per_entry))
 
 
-def default_pipeline(scheme: Scheme, num_valid_tokens: int, layout: WeightLayout = WeightLayout.PANELS) -> Pipeline:
-    """Every pass that a build runs. `layout` tells whose kernels the entries are lowered for: a CPU's, or CUDA's."""
+def default_pipeline(
+    scheme: Scheme, num_valid_tokens: int, layout: WeightLayout = WeightLayout.PANELS, as_stored: bool = False
+) -> Pipeline:
+    """Every pass that a build runs. `layout` tells whose kernels the entries are lowered for: a CPU's, or CUDA's.
+    `as_stored`: weights that are stored quantised stay so, whatever the scheme."""
     cuda = layout is WeightLayout.ROWS
     return Pipeline(
         shared=(
@@ -78,7 +82,8 @@ def default_pipeline(scheme: Scheme, num_valid_tokens: int, layout: WeightLayout
             # linears first, because slices of a joined q, k, v must reach them before RoPE reads the parts;
             # rope tables of all layers are one, once they look the same
             Phase(RAISED, (RaiseLinears(), RaiseNorms(), RaiseRope(), Canonicalise())),
-            Phase(SAMPLED, (SampleRows(num_valid_tokens),)),
+            # while each linear still stands alone, under its own name
+            Phase(SAMPLED, (SampleRows(num_valid_tokens), ChooseFormats(scheme, as_stored=as_stored))),
         ),
         per_entry=(
             # gates before the rest, which would join gate and up like q, k and v
@@ -86,7 +91,7 @@ def default_pipeline(scheme: Scheme, num_valid_tokens: int, layout: WeightLayout
             # after fusion, which looks at linears only; before rows, which hold the writes
             Phase(PAGED, (KvLayout(scheme.stored, query=scheme.stored if cuda else DType.F32),)),
             # weights packed, epilogues taken; equal casts and quantisations of one value merge after it
-            Phase(LOWERED, (LowerLinears(scheme, layout), Canonicalise())),
+            Phase(LOWERED, (LowerLinears(scheme.stored, layout), Canonicalise())),
             # attention once the linear after it has said what it reads, and before rows would take that in
             *([Phase(LOWERED, (FuseAttention(),))] if cuda else []),
             Phase(KERNELS, (FuseRows(),)),
@@ -128,6 +133,7 @@ PASSES: tuple[type, ...] = (
     RaiseNorms,
     RaiseRope,
     SampleRows,
+    ChooseFormats,
     FuseGates,
     FuseLinears,
     KvLayout,
@@ -143,7 +149,7 @@ def pass_name(cls: type) -> str:
 
 
 def with_options(pipeline: Pipeline, text: str) -> Pipeline:
-    """The pipeline with options of passes changed, or passes left out: `lower-linears{scheme=int8g64}, -fuse-gates`.
+    """The pipeline with options of passes changed, or passes left out: `choose-formats{scheme=int8}, -fuse-gates`.
 
     ValueError names an unknown pass or option.
     """

@@ -28,8 +28,8 @@ from llmc.ir.formats import Scheme, WeightLayout
 FORMATS = {
     "f32": Scheme.F32,
     "bf16": Scheme.BF16,
-    "int8": Scheme.int8(0),
-    "int8g128": Scheme.int8(128),
+    "int8": Scheme.named("int8_int8g0"),
+    "int8g128": Scheme.named("int8_int8g128"),
 }
 
 

@@ -11,11 +11,22 @@ from llmc.ir.types import DType, TensorType
 _ROWS = {DType.F32: "F32", DType.BF16: "Bf16", DType.I8: "Int8<{group}>"}
 
 
+def kernel_type(scheme: Scheme) -> str | None:
+    """What linears of a scheme, and embeddings in their weights, are compiled for; None where there is no kernel."""
+    weight, operand = scheme.weight, scheme.operand
+    if weight.group is None:
+        return _ROWS.get(weight.element)
+    if weight == Scheme.INT8.weight and operand.element is DType.I8:
+        return _ROWS[DType.I8].format(group=operand.group)
+    return None
+
+
 def linear_type(scheme: Scheme) -> str:
-    """What linears of a scheme, and embeddings in their weights, are compiled for. IRError where there is no kernel."""
-    if scheme.cpu is None:
-        raise IRError(f"no CPU kernel multiplies in {scheme.name}")
-    return scheme.cpu
+    """The kernel's type. IRError where there is none."""
+    found = kernel_type(scheme)
+    if found is None:
+        raise IRError(f"no CPU kernel multiplies in {scheme}")
+    return found
 
 
 def table_type(type_: TensorType) -> str:

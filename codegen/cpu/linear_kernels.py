@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmc.codegen.cpu.formats import kernel_type
 from llmc.codegen.preference import Preference
 from llmc.ir.formats import SCHEMES, Scheme
 from llmc.ir.graph import IRError
@@ -23,7 +24,7 @@ class Features(Protocol):
 
 @dataclass(frozen=True)
 class LinearKernel:
-    """For schemes of the name of `scheme`. `macs_per_cycle`: peak multiply-accumulates of one core (Intel and AMD
+    """For schemes with the weights of `scheme`. `macs_per_cycle`: peak multiply-accumulates of one core (Intel and AMD
     optimisation manuals). `group_step`: columns of the input that it takes at a time, of one group."""
 
     name: str
@@ -73,9 +74,10 @@ class Choice:
 
 def choose_linear(scheme: Scheme, target: Features) -> Choice:
     """The kernel for all linears of a scheme. IRError for a scheme that no CPU kernel has."""
-    if scheme.cpu is None:
-        raise IRError(f"no CPU kernel multiplies in {scheme.name}: use {', '.join(s.name for s in SCHEMES if s.cpu)}")
-    candidates = [k for k in LINEAR_KERNELS if k.scheme.name == scheme.name]
+    if kernel_type(scheme) is None:
+        wanted = ", ".join(str(s) for s in SCHEMES if kernel_type(s))
+        raise IRError(f"no CPU kernel multiplies in {scheme}: use {wanted}")
+    candidates = [k for k in LINEAR_KERNELS if k.scheme.weight == scheme.weight]
     usable = [k for k in candidates if k.rejects(target, scheme) is None]
     chosen = max(usable, key=lambda k: k.macs_per_cycle)
     rejected = {}

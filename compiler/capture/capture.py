@@ -20,7 +20,7 @@ from llmc.compiler.capture.importer import Importer
 from llmc.compiler.capture.order import in_order_of_use
 from llmc.compiler.capture.parameters import Parameters, bind
 from llmc.compiler.capture.sizes import Sizes, ir_dtype
-from llmc.compiler.sources.checkpoint import Checkpoint, StoredTensor
+from llmc.compiler.sources.checkpoint import Checkpoint, QuantisedTensor, Rows
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.setting_at_fault import explained
 from llmc.ir.graph import Builder, Graph, Node, Value
@@ -48,15 +48,16 @@ class Captured:
     config_reads: frozenset[tuple[str, str]] = field(repr=False)
     """(class, attribute) of each read of a config while the module was built and traced."""
 
-    def read(self, source: Source) -> NDArray[Any]:
-        """The values a weight expression's leaf stands for; floats of the checkpoint as float32."""
+    def read(self, source: Source, rows: Rows | None = None) -> NDArray[Any]:
+        """The values a weight expression's leaf stands for, or rows of them; floats of the checkpoint as float32."""
         if source.origin is Origin.BUFFER:
-            return self.buffers[source.name]
-        return self.stored(source).read_f32()
-
-    def stored(self, source: Source) -> StoredTensor:
-        """The checkpoint tensor behind a leaf, for reading a part of it."""
-        return self.checkpoint[source.name]
+            values = self.buffers[source.name]
+            return values if rows is None else values[rows[0] : rows[1]]
+        tensor = self.checkpoint[source.name]
+        if source.part is None:
+            return tensor.read_f32(rows)
+        assert isinstance(tensor, QuantisedTensor)
+        return tensor.read_part(source.part, rows)
 
 
 def capture(source: ModelSource) -> Captured:

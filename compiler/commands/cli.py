@@ -11,11 +11,22 @@ from typing import Any, TypeVar
 import click
 
 from llmc.compiler.commands.bench_options import bench_options
-from llmc.ir.formats import SCHEMES
+from llmc.ir.formats import Scheme
 
-DTYPES = tuple(scheme.name for scheme in SCHEMES)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SchemeText(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.3
+    """A number format, as `Scheme.named` takes it."""
+
+    name = "dtype"
+
+    def convert(self, value: str | Scheme, param: click.Parameter | None, ctx: click.Context | None) -> Scheme:
+        try:
+            return value if isinstance(value, Scheme) else Scheme.named(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,13 +59,13 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 @click.argument("model")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Engine folder [default: ./NAME-DTYPE.engine]")
 @click.option("--target", default="cpu", show_default=True, help="One or several (h100,cpu): see `llmc targets`.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="Weights and KV cache.")
+@click.option("--dtype", type=SchemeText(), help="Of weights [default: as they are stored, bf16 where that is float].")
 @click.option("--max-batch", type=click.IntRange(1, 4096), default=16, show_default=True, help="Requests at once.")
 @click.option("--max-seq-len", type=click.IntRange(1), help="Prompt and answer [default: the model's].")
 @click.option(
     "--step-tokens", type=click.IntRange(1, 65536), default=512, show_default=True, help="Of a prompt, at once."
 )
-@click.option("--passes", default="", help="Change passes: 'lower-linears{scheme=int8g128}, -fuse-gates'.")
+@click.option("--passes", default="", help="Change passes: 'choose-formats{scheme=int8_int8g128}, -fuse-gates'.")
 @click.option("--dump-ir", type=click.Path(path_type=Path, file_okay=False), help="Write the graph after each pass.")
 @click.option(
     "--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`, for the report."
@@ -63,7 +74,7 @@ def build(
     model: str,
     out: Path | None,
     target: str,
-    dtype: str,
+    dtype: Scheme | None,
     max_batch: int,
     max_seq_len: int | None,
     step_tokens: int,
@@ -75,13 +86,22 @@ def build(
     from llmc.compiler.build_options import BuildOptions
     from llmc.compiler.commands.build_console import build_with_progress
     from llmc.compiler.sources.model_name import folder_title
-    from llmc.ir.formats import Scheme
 
     path = Path(model).expanduser()
     name = path.stem if path.suffix == ".gguf" else folder_title(path).rpartition("/")[2]
-    folder = out or Path(f"{name}-{dtype}.engine")
+    folder = out or Path(f"{name}-{dtype or Scheme.BF16}.engine")
     options = BuildOptions(
-        model, folder, target, Scheme.named(dtype), max_batch, max_seq_len, step_tokens, passes, dump_ir, limits
+        model,
+        folder,
+        target,
+        dtype or Scheme.BF16,
+        max_batch,
+        max_seq_len,
+        step_tokens,
+        passes,
+        dump_ir,
+        limits,
+        as_stored=dtype is None,
     )
     sys.exit(refusing(lambda: build_with_progress(options), ModuleNotFoundError))
 
@@ -203,7 +223,7 @@ def batch(
     "--length", type=click.IntRange(1), help="Tokens of each sequence [default: 1024, or what the model has]."
 )
 @click.option("--chunk", type=click.IntRange(1), help="Most tokens of a prefill step [default: 2048].")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Of a model's weights [default: bf16].")
+@click.option("--dtype", type=SchemeText(), help="Of a model's weights [default: bf16].")
 @click.option("--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`.")
 @click.option("--kernels", is_flag=True, help="Show kernel by kernel for every target and batch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -42,7 +42,7 @@ class RooflineOptions:
     batch: str = "1,8,64"
     length: int | None = None  # as many as the model has positions for, at most DEFAULT_LENGTH
     chunk: int = CHUNK
-    dtype: str | None = None
+    dtype: Scheme | None = None
     limits: Path | None = None
     kernels: bool = False
     as_json: bool = False
@@ -56,7 +56,7 @@ def show_roofline(options: RooflineOptions) -> int:
         limits = read_limits(options.limits) if options.limits else None
         if limits is not None and asked:
             check_limits(limits, asked)
-        scheme = Scheme.named(options.dtype) if options.dtype else None
+        scheme = options.dtype
         with shown(Console(stderr=True, markup=False, highlight=False)) as progress:
             subject = open_subject(options.subject, scheme, progress)
             targets = asked or [find_target(name) for name in subject.targets]

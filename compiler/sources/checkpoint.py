@@ -1,6 +1,6 @@
 """Named tensors that lie in a file until somebody reads them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmc.compiler.sources.errors import SourceError
+from llmc.ir.formats import Numbers, Part
+from llmc.ir.quantise import Quantised
+from llmc.ir.types import DType, TensorType
 
 
 class StoredDtype(Enum):
@@ -80,12 +83,45 @@ class StoredTensor:
 
 
 @dataclass(frozen=True)
+class QuantisedTensor:
+    """A parameter [N, K] that a checkpoint holds quantised, under its float name, whatever the file's own layout is.
+
+    Nothing of its data is in memory until it is read.
+    """
+
+    name: str
+    numbers: Numbers
+    shape: tuple[int, int]
+    origin: str
+    """File and key it comes from, for messages."""
+    reader: Callable[[Part, Rows | None], NDArray[Any]] = field(repr=False, compare=False)
+
+    def read_part(self, part: Part, rows: Rows | None = None) -> NDArray[Any]:
+        """A part (ir/formats.py) of rows [start, stop) of N: codes one to a byte, scales and float offsets as float32,
+        int8 offsets as int8. Raises SourceError."""
+        values = self.reader(part, rows)
+        num_rows = self.shape[0] if rows is None else rows[1] - rows[0]
+        expected = self.numbers.part_type(part, TensorType(DType.F32, (num_rows, self.shape[1]))).static_shape()
+        if values.shape != expected:
+            raise SourceError(f"{self.origin}: {part.value} of {self.name} read as {values.shape}, expected {expected}")
+        return values
+
+    def read_f32(self, rows: Rows | None = None) -> NDArray[np.float32]:
+        """The values that the parts stand for."""
+        parts = [self.read_part(part, rows) for part in self.numbers.parts]
+        return Quantised.of(parts, self.numbers).floats().astype(np.float32)
+
+
+AnyTensor = StoredTensor | QuantisedTensor
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """Every tensor of a model by name, sorted."""
 
-    tensors: Mapping[str, StoredTensor]
+    tensors: Mapping[str, AnyTensor]
 
-    def __getitem__(self, name: str) -> StoredTensor:
+    def __getitem__(self, name: str) -> AnyTensor:
         return self.tensors[name]
 
     def __contains__(self, name: object) -> bool:
@@ -99,9 +135,9 @@ class Checkpoint:
         return tuple(self.tensors)
 
 
-def checkpoint_of(tensors: list[StoredTensor]) -> Checkpoint:
+def checkpoint_of(tensors: Sequence[AnyTensor]) -> Checkpoint:
     """A checkpoint of these tensors; SourceError where two share a name."""
-    by_name: dict[str, StoredTensor] = {}
+    by_name: dict[str, AnyTensor] = {}
     for tensor in sorted(tensors, key=lambda t: t.name):
         if (other := by_name.get(tensor.name)) is not None:
             raise SourceError(f"tensor {tensor.name} is stored twice: in {other.origin} and in {tensor.origin}")

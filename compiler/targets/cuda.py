@@ -11,6 +11,7 @@ from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.cpu.toolchain import ToolchainError
 from llmc.codegen.cuda import model as cuda_model
 from llmc.codegen.cuda.cost.roofline import Launched, machine
+from llmc.codegen.cuda.linear.params import COMPUTED
 from llmc.codegen.cuda.plan.storage import CudaStorage
 from llmc.codegen.cuda.target import nvrtc
 from llmc.codegen.cuda.target.assumptions import ASSUMED
@@ -20,7 +21,7 @@ from llmc.codegen.roofline import Machine
 from llmc.codegen.work import Storage
 from llmc.compiler.progress import Progress
 from llmc.compiler.targets.backend import Builder, Estimator, Lowered
-from llmc.ir.formats import SCHEMES, Scheme, WeightLayout
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
 from llmc.runtime.artifact.manifest import CUDA, ArenaBytes
 from llmc.runtime.artifact.strict_json import render_json, to_plain
@@ -57,9 +58,8 @@ class CudaBuilder:
     """Raises ToolchainError where NVRTC is not installed, IRError for a scheme that GPUs lack."""
 
     def __init__(self, target: Gpu, scheme: Scheme) -> None:
-        if scheme.cuda is None:
-            wanted = ", ".join(s.name for s in SCHEMES if s.cuda)
-            raise IRError(f"no CUDA kernel multiplies in {scheme.name}: use {wanted}")
+        if scheme not in COMPUTED:
+            raise IRError(f"no CUDA kernel multiplies in {scheme}: use {', '.join(map(str, COMPUTED))}")
         self.target = target
         try:
             version = nvrtc.version()

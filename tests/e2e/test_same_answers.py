@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from llmc.codegen.cpu.formats import kernel_type
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.sources.demo import fetch_demo
 from llmc.ir.formats import SCHEMES, Scheme
@@ -20,7 +21,7 @@ from llmc.runtime.loop.results import Completion, TokenLogprobs
 from tests.e2e.engines import Engines
 
 # several panels, K slices and scale groups with tails; a window that prompts pass; prompts around the KV block of 32
-CPU_SCHEMES = [scheme for scheme in SCHEMES if scheme.cpu]
+CPU_SCHEMES = [scheme for scheme in SCHEMES if kernel_type(scheme)]
 SIZES = {
     "hidden_size": 320,
     "intermediate_size": 704,
