@@ -11,7 +11,9 @@
 // limits: n, k >= 1; weights 64-byte aligned.
 #pragma once
 #include "threads.h"
-#include "tile.h"
+#include "tile_bf16.h"
+#include "tile_f32.h"
+#include "tile_int8.h"
 #if defined(LLMC_AMX)
 #include "tile_amx.h"
 #endif
@@ -65,7 +67,7 @@ LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
 template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
   switch (rows) {
     case 1: return tile<F, 1, P>(t);
-#if defined(LLMC_AVX512) || defined(LLMC_AVX2)
+#if defined(LLMC_AVX512) || defined(LLMC_AVX2) || defined(LLMC_NEON)
     case 2: return tile<F, 2, P>(t);
 #endif
 #if defined(LLMC_AVX512)
