@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from llmc.codegen.cpu.measured_limits import read_limits
+from llmc.codegen.cpu.target import NATIVE
 from llmc.codegen.hollow import write_hollow
 from llmc.codegen.package import Contents, Facts, to_json, write_engine
 from llmc.codegen.weights import PlacedWeight, place_weights, sources, weight_exprs
 from llmc.compiler.build_options import BuildError, BuildOptions, check_options
 from llmc.compiler.capture.capture import Captured, capture
+from llmc.compiler.certify import Certifying
 from llmc.compiler.envelope import limits_of, model_length
 from llmc.compiler.progress import BYTES, Progress
 from llmc.compiler.report import build_report, roofline_of
@@ -93,7 +95,12 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     contents = Contents(facts, parts, placed, _texts(source) | pages)
     if options.hollow:
         return write_hollow(options.out, contents, captured.buffers)
-    return write_engine(options.out, contents, captured, advance)
+    certifying = Certifying(source, options, lambda out: _of_this_cpu(options, out, progress), progress)
+    return write_engine(options.out, contents, captured, advance, certifying.finish)
+
+
+def _of_this_cpu(options: BuildOptions, out: Path, progress: Progress) -> Manifest:
+    return build(replace(options, target=NATIVE, out=out, certify=0, max_kl=None, dump_ir=None, limits=None), progress)
 
 
 @dataclass(frozen=True)
