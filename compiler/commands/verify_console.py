@@ -14,15 +14,9 @@ from llmc.compiler.commands.refusal import refuse
 from llmc.compiler.progress import Progress
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.resolve import open_source
-from llmc.compiler.verify.logits import (
-    Verdict,
-    VerificationError,
-    compare,
-    read_texts,
-    reference_logits,
-    reference_model,
-    too_far,
-)
+from llmc.compiler.verify.errors import VerificationError
+from llmc.compiler.verify.logits import Verdict, compare, read_texts, too_far
+from llmc.compiler.verify.reference import reference_logits, reference_model
 from llmc.compiler.verify.source_text import source_text
 from llmc.compiler.verify.text_path import TextPath, compare_text
 from llmc.compiler.verify.texts import sequences
@@ -120,7 +114,8 @@ def _show(verdict: Verdict) -> None:
     console = Console()
     console.print(table)
     console.print(f"relative logit error, largest   {verdict.relative_error:.3e}")
-    console.print(f"KL, mean / largest              {verdict.mean_kl:.3e} / {verdict.max_kl:.3e} nats")
+    kl = f"{verdict.mean_kl:.3e} / {verdict.p99_kl:.3e} / {verdict.max_kl:.3e} nats"
+    console.print(f"KL, mean / p99 / largest        {kl}, the largest at {verdict.worst}")
     console.print(
         f"same top-1                      {verdict.top1_agreement:.4%} of all, "
         f"{verdict.top1_agreement_gap_001:.4%} where the gap exceeds 0.001, "
