@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from llmc.compiler.verify.errors import VerificationError
 from llmc.ir.formats import Scheme
+from llmc.ir.types import DType
 
 
 @dataclass(frozen=True)
@@ -22,14 +23,17 @@ class Closeness:
     mean_kl: float
 
 
-# Both grow with the format's rounding step, KL with its square: 2^-24, 2^-11, 2^-8, 2^-7 of the largest in a group. How
-# far from these bounds a model is, the table shows: 2^-4 and 2^-12 for SmolLM2-135M in bf16, 2^-1 and 2^-6 in int8.
+# Both grow with the rounding step of a linear's weights, KL with its square: 2^-24, 2^-11, 2^-8, 2^-7, 2^-4, 2^-3 of
+# the largest in a group. How far from these bounds a model is, the table shows: 2^-4 and 2^-12 for SmolLM2-135M in
+# bf16, 2^-1 and 2^-6 in int8.
 BOUNDS = {
-    Scheme.F32: Closeness(2.0**-10, 2.0**-20),
-    Scheme.F16: Closeness(2.0**-4, 2.0**-11),
-    Scheme.BF16: Closeness(2.0**-2, 2.0**-5),
-    Scheme.INT8: Closeness(1.0, 2.0**-3),
+    DType.F32: Closeness(2.0**-10, 2.0**-20),
+    DType.F16: Closeness(2.0**-4, 2.0**-11),
+    DType.BF16: Closeness(2.0**-2, 2.0**-5),
+    DType.I8: Closeness(1.0, 2.0**-3),
+    DType.F8_E4M3: Closeness(2.0, 2.0**-1),
 }
+_FOUR_BITS = Closeness(4.0, 2.0)
 
 Logits = npt.NDArray[np.float32]
 
@@ -79,15 +83,16 @@ class Verdict:
         return asdict(self)
 
 
-def too_far(verdict: Verdict, dtype: str) -> str | None:
-    """Why the logits are not those of the model in a format's precision, or None."""
-    bounds = BOUNDS[Scheme.named(dtype)]
+def too_far(verdict: Verdict, schemes: Collection[Scheme]) -> str | None:
+    """Why the logits are not those of the model in linears of these formats, or None."""
+    bounds = [BOUNDS.get(scheme.weight.element, _FOUR_BITS) for scheme in schemes]
+    error, kl = max(b.relative_error for b in bounds), max(b.mean_kl for b in bounds)
     for name, found, most in (
-        ("relative logit error", verdict.relative_error, bounds.relative_error),
-        ("mean KL", verdict.mean_kl, bounds.mean_kl),
+        ("relative logit error", verdict.relative_error, error),
+        ("mean KL", verdict.mean_kl, kl),
     ):
         if not found <= most:  # NaN is not close
-            return f"{name} is {found:.1e}, expected at most {most:.1e} of {dtype}"
+            return f"{name} is {found:.1e}, expected at most {most:.1e} of {', '.join(map(str, schemes))}"
     return None
 
 

@@ -14,9 +14,9 @@ import transformers
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, initialization, modeling_gguf_pytorch_utils
 
-from llmc.codegen.weights import Evaluator
+from llmc.codegen.weights import Evaluator, SourceReader
 from llmc.compiler.capture.errors import CaptureError
-from llmc.compiler.capture.parameters import bind
+from llmc.compiler.capture.parameters import bind, stored_values
 from llmc.compiler.sources.checkpoint import Checkpoint
 from llmc.compiler.sources.model_config import one_line
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
@@ -44,7 +44,15 @@ def reference_model(source: ModelSource) -> PreTrainedModel:
     return model
 
 
-def source_model(source: ModelSource) -> PreTrainedModel:
+@dataclass(frozen=True)
+class SourceModel:
+    """A source as a module of transformers, and its checkpoint's tensors."""
+
+    module: PreTrainedModel
+    reader: SourceReader
+
+
+def source_model(source: ModelSource) -> SourceModel:
     """transformers' own modeling code in float32, with the values that a build reads: in seconds, and of checkpoints
     too that transformers does not read itself. `reference_model` is what holds our reading against theirs."""
     try:
@@ -56,7 +64,8 @@ def source_model(source: ModelSource) -> PreTrainedModel:
         raise VerificationError(f"{source.path}: {error}") from error
     except Exception as error:  # as above
         raise VerificationError(f"{source.path}: transformers cannot build it: {one_line(error)}") from error
-    evaluator = Evaluator(_Reader(checkpoint))
+    reader = _Reader(checkpoint)
+    evaluator = Evaluator(reader)
     tensors = [*model.named_parameters(), *((n, b) for n, b in model.named_buffers() if n in exprs)]
     with torch.no_grad():
         for name, tensor in tensors:
@@ -68,7 +77,7 @@ def source_model(source: ModelSource) -> PreTrainedModel:
                 tensor.copy_(values)
     model.train(False)
     model.requires_grad_(False)
-    return model
+    return SourceModel(model, reader)
 
 
 def reference_logits(model: PreTrainedModel, ids: list[int]) -> Logits:
@@ -86,4 +95,4 @@ class _Reader:
     checkpoint: Checkpoint
 
     def read(self, source: Source, rows: tuple[int, int] | None) -> npt.NDArray[np.generic]:
-        return self.checkpoint[source.name].read_f32(rows)
+        return stored_values(self.checkpoint, source, rows)
