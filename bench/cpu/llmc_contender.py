@@ -30,7 +30,7 @@ class LlmcContender:
     pid = None  # it is this process
 
     def __init__(self, folder: Path, threads: int, name: str = "llmc", int8: bool = False) -> None:
-        self.name, self.int8 = name, int8
+        self.name, self.int8, self.model = name, int8, folder
         self.version = f"llmc {version('llmc')}"
         self.engine = Engine.load(folder, threads=threads, max_seq_len=1024)
         self.weight_bytes = self.engine.device.memory.weights_bytes  # an untied embedding, if there is one, included

@@ -60,7 +60,7 @@ class Machine:
 
 
 def qualities(contenders: Sequence[Contender], source: Source, args: argparse.Namespace) -> dict[str, Quality | None]:
-    """Of the peers once, as their models stay; of ours anew."""
+    """Each found once for a model as it was made and a program's version."""
     work, stem = args.work, source.gguf.stem
     tokens = write_tokens(source.folder, args.text, args.sequences, args.length, work / f"{stem}-tokens.npy")
     reference = reference_logits(source.folder, tokens, work / f"{stem}-reference.npy")
@@ -71,41 +71,50 @@ def qualities(contenders: Sequence[Contender], source: Source, args: argparse.Na
         def find(contender: Contender = contender) -> Quality | None:
             return quality_of(contender, tokens, reference, work / f"{stem}-logits.tmp")
 
-        ours = contender.name.startswith("llmc")
         file = work / f"{stem}-{contender.name.replace(' ', '-')}.quality.json"
-        key = sha256(tokens.read_bytes() + f"{contender.version} {contender.weight_bytes}".encode()).hexdigest()
-        found[contender.name] = find() if ours else kept(file, key, find)
+        facts = f"{contender.version} {contender.weight_bytes} {contender.model.stat().st_mtime_ns}"
+        found[contender.name] = kept(file, sha256(tokens.read_bytes() + facts.encode()).hexdigest(), find)
     return found
 
 
 def turn(contenders: Sequence[Contender], number: int) -> list[Contender]:
     """Everyone's place changes from round to round, and so does who runs before whom."""
-    first = number // 2 % len(contenders)
+    first = number // 2 % max(1, len(contenders))
     order = [*contenders[first:], *contenders[:first]]
     return order if number % 2 == 0 else order[::-1]
 
 
-def run_round(number: int, contenders: Sequence[Contender], machine: Machine) -> Iterator[Sample]:
+def run_round(number: int, contenders: list[Contender], machine: Machine, out: dict[str, str]) -> Iterator[Sample]:
+    """Whoever fails leaves `contenders`; `out`: why, by name."""
     for workload in WORKLOADS:
         for contender in turn(contenders, number):
             limit = machine.limit(contender, workload)
             begin = LoadWatch.now(contender.pid)
-            rate = contender.measure(workload, seed=1000 * number)
+            try:
+                rate = contender.measure(workload, seed=1000 * number)
+            except PeerError as error:
+                contenders.remove(contender)
+                out[contender.name] = str(error)
+                print(f"{contender.name} is out: {error}", file=sys.stderr)
+                continue
             load = begin.until(LoadWatch.now(contender.pid))
             yield Sample(number, workload.name, contender.name, rate, limit, load)
 
 
-def run(rounds: int, contenders: Sequence[Contender], machine: Machine) -> tuple[list[Sample], list[float]]:
-    """All samples, and the load average before each round. What was measured before an error counts."""
+def run(
+    rounds: int, contenders: Sequence[Contender], machine: Machine, out: dict[str, str]
+) -> tuple[list[Sample], list[float]]:
+    """All samples, and the load average before each round. What was measured before an interruption counts."""
     samples: list[Sample] = []
     averages: list[float] = []
+    running = list(contenders)
     try:
         for number in range(rounds):
             averages.append(os.getloadavg()[0])
             print(f"round {number + 1} of {rounds}, load average {averages[-1]:.1f}", file=sys.stderr)
-            samples.extend(run_round(number, contenders, machine))
-    except (KeyboardInterrupt, PeerError) as error:
-        print(f"stopped, the rounds that are whole count: {str(error) or 'interrupted'}", file=sys.stderr)
+            samples.extend(run_round(number, running, machine, out))
+    except KeyboardInterrupt:
+        print("interrupted: what was measured counts", file=sys.stderr)
     return samples, averages
 
 
@@ -162,7 +171,7 @@ def main(command: Sequence[str] | None = None) -> None:
         if args.prepare or not entries:
             return
         machine = Machine.of(Limits(cpu_target("cpu"), args.threads), max(e.weight_bytes for e in entries))
-        samples, averages = run(args.rounds, contenders, machine)
+        samples, averages = run(args.rounds, contenders, machine, absent)
     conclude(args, source, machine, entries, absent, samples, averages)
 
 
@@ -199,7 +208,7 @@ def conclude(
     print(f"{source.gguf.stem}, dithered, on {target}, {args.threads} threads; peak {peaks}")
     print("\n".join(report(results, ahead)))
     for name, reason in absent.items():
-        print(f"{name} did not race: {reason}")
+        print(f"{name} is not in it, or not in all of it: {reason}")
     print(f"load average before each round: {', '.join(f'{average:.1f}' for average in averages)}")
     print(f"every sample: {out}")
     if args.png:

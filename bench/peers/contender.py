@@ -27,6 +27,10 @@ class Contender(Protocol):
     def version(self) -> str: ...
 
     @property
+    def model(self) -> Path:
+        """Its file or folder."""
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights that every decode step reads."""
 

@@ -10,10 +10,11 @@ from bench.cpu.llamacpp import LlamaCppContender, LlamaCppError, ModelWork, quan
 from bench.cpu.load import Load
 from bench.cpu.picture import picture
 from bench.cpu.quality import Quality
-from bench.cpu.race import turn
+from bench.cpu.race import Machine, run, turn
 from bench.cpu.results import Entry, Result, leads, report, told
 from bench.cpu.samples import Sample, Spread, rates, ratios
-from bench.cpu.workload import BATCHED, DECODE, PREFILL, prompts
+from bench.cpu.workload import BATCHED, DECODE, PREFILL, Workload, prompts
+from bench.peers.contender import Contender, PeerError
 
 IDLE = Load(0.0, 0.0)
 
@@ -113,6 +114,38 @@ def test_the_report_names_everyone_and_a_picture_is_drawn(tmp_path: Path) -> Non
     assert lines[-1].split() == ["decode", "b1", "llmc", "int4", "over", "middle", "3.00", "(3.00..3.00)"]
     picture(tmp_path / "race.png", "tiny", ENTRIES, results)
     assert (tmp_path / "race.png").read_bytes().startswith(b"\x89PNG")
+
+
+class Failing:
+    """Runs once, then fails."""
+
+    name, version, weight_bytes, int8, pid, model = "x", "1", 10, True, None, Path()
+    left = 1
+
+    def measure(self, workload: Workload, seed: int) -> float:
+        self.left -= 1
+        if self.left < 0:
+            raise PeerError("broke down")
+        return 3.0
+
+    def logits(self, tokens: Path, out: Path) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Unlimited(Machine):
+    def __init__(self) -> None:
+        """No probes."""
+
+    def limit(self, contender: Contender, workload: Workload) -> float:
+        return 1.0
+
+
+def test_who_fails_leaves_the_race_and_its_samples_count() -> None:
+    out: dict[str, str] = {}
+    samples, averages = run(2, [Failing(), Failing()], Unlimited(), out)
+    assert [(s.round, s.row, s.rate) for s in samples] == [(0, PREFILL.name, 3.0)] * 2
+    assert out == {"x": "broke down"} and len(averages) == 2
 
 
 def test_everyone_takes_every_place() -> None:
