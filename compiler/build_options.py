@@ -30,7 +30,9 @@ class BuildOptions:
     `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every
     stage. `limits`: what bench/cpu/limits.py measured on the CPU target, for the report. `hollow`: of the model's
     config.json alone, without weights, which are filled in where the engine runs (codegen/hollow.py). `as_stored`:
-    weights that are stored quantised stay so, whatever the scheme."""
+    weights that are stored quantised stay so, whatever the scheme. `certify`: how many tokens of text the engine is
+    measured on against its source; None: the usual number, if that costs no second build. `max_kl`: the mean KL from
+    the source that an engine may have."""
 
     model: str
     out: Path
@@ -44,6 +46,8 @@ class BuildOptions:
     limits: Path | None = None
     hollow: bool = False
     as_stored: bool = False
+    certify: int | None = None
+    max_kl: float | None = None
 
     @property
     def targets(self) -> dict[str, Backend]:
@@ -66,6 +70,8 @@ def check_options(options: BuildOptions) -> None:
     OutputOccupied, OutputUnwritable."""
     if not options.hollow:
         what_is(options.model)
+    if options.max_kl is not None and options.certify == 0:
+        raise BuildError(f"--max-kl {options.max_kl:g} with --certify 0: what is not measured is not held")
     targets = options.targets
     for target in targets.values():
         target.builder(options.scheme)

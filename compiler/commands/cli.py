@@ -70,6 +70,8 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 @click.option(
     "--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`, for the report."
 )
+@click.option("--certify", type=click.IntRange(0), help="Tokens to measure it on against MODEL [default: 512]; 0: not.")
+@click.option("--max-kl", type=click.FloatRange(0), help="Fail if its mean KL from MODEL is more.")
 def build(
     model: str,
     out: Path | None,
@@ -81,6 +83,8 @@ def build(
     passes: str,
     dump_ir: Path | None,
     limits: Path | None,
+    certify: int | None,
+    max_kl: float | None,
 ) -> None:
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
     from llmc.compiler.build_options import BuildOptions
@@ -102,6 +106,8 @@ def build(
         dump_ir,
         limits,
         as_stored=dtype is None,
+        certify=certify,
+        max_kl=max_kl,
     )
     sys.exit(refusing(lambda: build_with_progress(options), ModuleNotFoundError))
 

@@ -98,5 +98,8 @@ class Backend(Protocol):
     def estimator(self, graph: Graph) -> Estimator | None:
         """The model of its kernels' time; None where there is none beyond their floors."""
 
+    def refuses(self, scheme: Scheme) -> str | None:
+        """Why none of its kernels multiplies in a scheme; None where one does."""
+
     def builder(self, scheme: Scheme) -> Builder:
         """Raises ToolchainError or IRError where kernels of the scheme cannot be made here."""

@@ -21,7 +21,7 @@ from llmc.codegen.work import Storage
 from llmc.compiler.progress import Progress
 from llmc.compiler.targets.backend import Builder, Lowered
 from llmc.ir.formats import Scheme, WeightLayout
-from llmc.ir.graph import Graph
+from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.constant import Weight
 from llmc.runtime.artifact.manifest import CPU
 
@@ -49,6 +49,13 @@ class CpuBackend:
         return Machine(limits.bandwidth, self.target.l2_bytes, limits.peaks)
 
     def estimator(self, graph: Graph) -> None:
+        return None
+
+    def refuses(self, scheme: Scheme) -> str | None:
+        try:
+            choose_linear(scheme, self.target)
+        except IRError as error:
+            return str(error)
         return None
 
     def builder(self, scheme: Scheme) -> Builder:

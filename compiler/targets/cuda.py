@@ -50,16 +50,21 @@ class CudaBackend:
     def estimator(self, graph: Graph) -> Estimator:
         return Launched(graph, self.target).estimate
 
+    def refuses(self, scheme: Scheme) -> str | None:
+        if scheme in COMPUTED:
+            return None
+        return f"no CUDA kernel multiplies in {scheme}: use {', '.join(map(str, COMPUTED))}"
+
     def builder(self, scheme: Scheme) -> Builder:
-        return CudaBuilder(self.target, scheme)
+        if (why := self.refuses(scheme)) is not None:
+            raise IRError(why)
+        return CudaBuilder(self.target)
 
 
 class CudaBuilder:
-    """Raises ToolchainError where NVRTC is not installed, IRError for a scheme that GPUs lack."""
+    """Raises ToolchainError where NVRTC is not installed."""
 
-    def __init__(self, target: Gpu, scheme: Scheme) -> None:
-        if scheme not in COMPUTED:
-            raise IRError(f"no CUDA kernel multiplies in {scheme}: use {', '.join(map(str, COMPUTED))}")
+    def __init__(self, target: Gpu) -> None:
         self.target = target
         try:
             version = nvrtc.version()

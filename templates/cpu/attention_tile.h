@@ -21,8 +21,6 @@ constexpr int QUERY_ROWS = 1, VALUE_VECTORS = 1, SCORE_GROUPS = 1;
 #endif
 constexpr int SPLIT = 256;  // positions whose softmax is computed at once; splits combine in ascending order
 
-#define LLMC_ROWS LLMC_UNROLL for (int r = 0; r < R; ++r)
-
 #define LLMC_GROUPS LLMC_UNROLL for (int g = 0; g < SCORE_GROUPS; ++g)
 #define LLMC_COLUMNS LLMC_UNROLL for (int c = 0; c < C; ++c)
 
@@ -119,7 +117,6 @@ LLMC_INLINE void value_block(KvF32, const uint8_t* v, int64_t dv, const float* w
   LLMC_ROWS LLMC_COLUMNS store(out + r * out_stride + 16 * c, acc[r][c]);
 }
 
-#undef LLMC_ROWS
 #undef LLMC_GROUPS
 #undef LLMC_COLUMNS
 
