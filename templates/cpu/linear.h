@@ -1,19 +1,21 @@
 // linear: y = x W^T for any number of rows, with an epilogue on the results while they are still at hand.
 //
-//   linear<F>(Weights{panels, scales, n, k}, operand_rows, num_rows, epilogue, worker)
+//   linear<F>(Weights{panels, scales, offsets, n, k}, operand_rows, num_rows, epilogue, worker)
 //
 // abi: every worker calls it with the same arguments; no barrier inside. The operand is complete before the call.
 // epilogue(row, col, n, a, b): results of columns col..col+15 (a) and col+16..col+31 (b) of one row; col is a multiple
 //   of 32, n = min(32, N - col) of them are real. It writes what it wants; calls are unordered and concurrent, each
 //   (row, col) comes once. A gated projection packs 16 gate columns, then the 16 matching up columns into every panel
 //   (GATE_RUN of ir/ops/kernel.py), so a is the gate and b the up part of outputs col/2..col/2+15.
-// numerics: canonical (tile.h); then Int8 results are multiplied by the channel's scale.
+// numerics: canonical (tile.h); then Int8 results are multiplied by the channel's scale. Quant applies its own.
 // limits: n, k >= 1; weights 64-byte aligned.
 #pragma once
 #include "threads.h"
 #include "tile_bf16.h"
+#include "tile_codes.h"
 #include "tile_f32.h"
 #include "tile_int8.h"
+#include "widened.h"
 #if defined(LLMC_AMX)
 #include "tile_amx.h"
 #endif
@@ -28,8 +30,7 @@
 namespace llmc {
 
 struct Weights {
-  const void* panels;
-  const float* scales;  // [n padded to 32] per output channel, Int8 only
+  const void *panels, *scales, *offsets;  // scales and offsets as the format says, or null
   int64_t n, k;
 };
 
@@ -85,8 +86,9 @@ LLMC_INLINE void finish_tile(const Weights& w, const float* out, int64_t row, in
   for (int p = 0; p < panels; ++p) {
     const int64_t col = (panel + p) * PANEL;
     const int n = (int)(w.n - col < PANEL ? w.n - col : PANEL);
-    const bool scaled = w.scales != nullptr;
-    const f32x16 low = scaled ? load(w.scales + col) : splat(1.0f), high = scaled ? load(w.scales + col + 16) : low;
+    const float* scales = (const float*)w.scales;
+    const bool scaled = !IS_QUANT<F> && scales;
+    const f32x16 low = scaled ? load(scales + col) : splat(1.0f), high = scaled ? load(scales + col + 16) : low;
     for (int r = 0; r < rows; ++r) {
       const float* y = out + r * OUT_STRIDE + p * PANEL;
       f32x16 a = load(y), b = load(y + 16);
@@ -103,11 +105,23 @@ template <class F, class Epilogue> struct LinearCall {
   const int64_t panel_bytes, row_bytes;
 
   inline Tile tile_at(int64_t row, int64_t panel, int64_t ahead, float* out, float* scratch) const {
-    return {(const uint8_t*)w.panels + panel * panel_bytes, operand + row * row_bytes, w.k, ahead, out, scratch};
+    const void *scales = nullptr, *offsets = nullptr;
+    if constexpr (IS_QUANT<F>) {
+      scales = F::scales(w.scales, panel, w.k);
+      offsets = F::offsets(w.offsets, panel, w.k);
+    }
+    const uint8_t *weights = (const uint8_t*)w.panels + panel * panel_bytes, *rows = operand + row * row_bytes;
+    return {weights, scales, offsets, rows, w.k, ahead, out, scratch};
   }
 
-  // Rows [row, end) of panels [panel, panel + panels), panels <= 2. The first tile fetches the next panels meanwhile.
+  // Rows [row, end) of panels [panel, panel + panels), panels <= 2.
   inline void block(int64_t row, int64_t end, int64_t panel, int panels) const {
+    if constexpr (WIDENED<F>) widened_block(row, end, panel, panels);
+    else tiled_block(row, end, panel, panels);
+  }
+
+  // The first tile fetches the next panels meanwhile.
+  inline void tiled_block(int64_t row, int64_t end, int64_t panel, int panels) const {
     alignas(64) float out[TILE_ROWS * OUT_STRIDE], scratch[2 * TILE_ROWS * OUT_STRIDE];
     int64_t ahead = end - row <= 2 * TILE_ROWS ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
     while (row < end) {
@@ -118,6 +132,18 @@ template <class F, class Epilogue> struct LinearCall {
       finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
       row += rows;
       ahead = 0;
+    }
+  }
+
+  // Where weights become bf16 first: once for as many rows as the stack holds results of.
+  inline void widened_block(int64_t row, int64_t end, int64_t panel, int panels) const {
+    alignas(64) float out[WIDENED_ROWS * OUT_STRIDE];
+    for (; row < end; row += WIDENED_ROWS) {
+      const int rows = end - row < WIDENED_ROWS ? (int)(end - row) : WIDENED_ROWS;
+      const Tile t = tile_at(row, panel, LLMC_PREFETCH_BYTES, out, nullptr);
+      if (TILE_PANELS == 1 || panels == 1) Widened<F, 1>{t, rows}.run();
+      else Widened<F, TILE_PANELS>{t, rows}.run();
+      finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
     }
   }
 

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #define LLMC_INLINE static inline __attribute__((always_inline))
+#define LLMC_METHOD inline __attribute__((always_inline))
 #define LLMC_UNROLL _Pragma("GCC unroll 16")
 
 namespace llmc {

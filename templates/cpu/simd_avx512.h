@@ -91,4 +91,19 @@ LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) {
 }
 #endif
 
+// --- what low-bit weights are made of (codes.h)
+LLMC_INLINE vf part_load_f16(const uint16_t* a) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)a)); }
+LLMC_INLINE vi part_load_s8(const int8_t* a) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)a)); }
+LLMC_INLINE vi part_load_u16(const uint16_t* a) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)a)); }
+LLMC_INLINE vi part_table(const uint8_t* a) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)a)); }
+LLMC_INLINE vi part_look_up(vi table, vi index) { return _mm512_shuffle_epi8(table, index); }
+LLMC_INLINE vi part_pairs(vi u, vi s) { return _mm512_maddubs_epi16(u, s); }
+LLMC_INLINE vi part_add_i16(vi a, vi b) { return _mm512_add_epi16(a, b); }
+LLMC_INLINE vi part_widen_pairs(vi a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
+LLMC_INLINE int32_t part_sum_s8(const int8_t* a) {
+  const __m128i raised = _mm_xor_si128(_mm_loadu_si128((const __m128i*)a), _mm_set1_epi8(-128));
+  const __m128i halves = _mm_sad_epu8(raised, _mm_setzero_si128());
+  return _mm_cvtsi128_si32(_mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves))) - 16 * 128;
+}
+
 }  // namespace llmc

@@ -11,6 +11,7 @@
 //            to the total. This is what an AMX tile does, bit for bit, with denormals flushed (threads.h). Products of
 //            bf16 are exact in f32, so a target without fma gives the same bits too.
 //   Int8<G>  exact int32 inside a group, then total = fma(sum, activation scale, total) over ascending groups
+//   Quant    tile_codes.h with int8 inputs, widened.h with bf16 ones
 // limits: one function per (format, R, P), never inlined: all layers of a model share it, and a test scans its assembly
 // for vectors that the compiler spilled.
 #pragma once
@@ -37,6 +38,7 @@ constexpr int OUT_STRIDE = 2 * PANEL;  // floats between two rows of a tile's re
 
 struct Tile {
   const uint8_t* weights;  // first panel; the second follows after panel_bytes
+  const void *scales, *offsets;  // of the first panel, where a format has them and tiles apply them
   const uint8_t* rows;     // first operand row
   int64_t k;
   int64_t ahead;           // bytes between a weight that is read and the one to prefetch
