@@ -55,6 +55,7 @@ LINEAR_KERNELS = (
     LinearKernel("vdpbf16ps", DType.BF16, ("avx512_bf16",), 64),
     LinearKernel("bf16 widened, 512-bit fma", DType.BF16, ("avx512f",), 32),
     LinearKernel("bf16 widened, 256-bit fma", DType.BF16, ("avx2", "fma"), 16),
+    LinearKernel("bf16 widened, 128-bit fma", DType.BF16, ("asimd",), 8),
     LinearKernel("bf16 widened, portable", DType.BF16, (), 4),
     LinearKernel("amx-int8 tiles", DType.I8, ("amx_tile", "amx_int8"), 1024, 64, Scheme.INT8.weight),
     LinearKernel("vpdpbusd", DType.I8, ("avx512_vnni",), 128),
@@ -62,9 +63,13 @@ LINEAR_KERNELS = (
     LinearKernel("int8 widened, 512-bit", DType.I8, ("avx512bw",), 32),
     LinearKernel("vpmaddubsw, 256-bit", DType.I8, ("avx2",), 32, elements=_SMALL),
     LinearKernel("int8 widened, 256-bit", DType.I8, ("avx2",), 16),
+    LinearKernel("usdot", DType.I8, ("i8mm",), 32),
+    LinearKernel("sdot", DType.I8, ("asimddp",), 16),
+    LinearKernel("int8 widened, 128-bit", DType.I8, ("asimd",), 8),
     LinearKernel("int8, portable", DType.I8, (), 4),
     LinearKernel("512-bit fma", DType.F32, ("avx512f",), 32),
     LinearKernel("256-bit fma", DType.F32, ("avx2", "fma"), 16),
+    LinearKernel("128-bit fma", DType.F32, ("asimd",), 8),
     LinearKernel("portable", DType.F32, (), 4),
 )
 

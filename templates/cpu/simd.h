@@ -1,8 +1,9 @@
 // The vector vocabulary every kernel is written in: f32x16, i32x16 and mask16, sixteen lanes on every target, made of
 // PARTS native registers. The target's macros (codegen/cpu/target.py) choose the native part; nothing is sniffed.
 //
-//   LLMC_AVX512  AVX-512 F, BW, DQ, VL, CD, and FMA      LLMC_AVX2  AVX2, FMA      neither: portable C
+//   LLMC_AVX512  AVX-512 F, BW, DQ, VL, CD, and FMA      LLMC_AVX2  AVX2, FMA      LLMC_NEON  AArch64      else portable C
 //   LLMC_VNNI    vpdpbusd on zmm                          LLMC_BF16  vdpbf16ps      LLMC_AMX  tiles (bf16 and int8)
+//   LLMC_DOTPROD sdot                                     LLMC_I8MM  usdot
 //
 // numerics: IEEE f32, round to nearest even; where the target has FMA, fma() rounds once, in portable C it rounds twice.
 // The thread pool runs kernels with denormals flushed to zero (threads.h), the functions here do not ask for that.
@@ -24,6 +25,8 @@ LLMC_INLINE float bits_float(uint32_t x) { return __builtin_bit_cast(float, x); 
 #include "simd_avx512.h"
 #elif defined(LLMC_AVX2)
 #include "simd_avx2.h"
+#elif defined(LLMC_NEON)
+#include "simd_neon.h"
 #else
 #include "simd_portable.h"
 #endif
