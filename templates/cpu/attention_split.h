@@ -73,7 +73,7 @@ template <class Kv> struct AttentionJob {
     for (int64_t p = from; p < to; p += BLOCK) {
       const uint8_t* k = head_at(p);
       const uint8_t* next = p + BLOCK < to ? head_at(p + BLOCK) : k;
-      with_rows(t.rows, [&](auto rows) __attribute__((always_inline)) {
+      with_rows<1, QUERY_ROWS>(t.rows, [&](auto rows) __attribute__((always_inline)) {
         score_tile<Kv, decltype(rows)::value>(k, q_tile, q_stride, slot.d, next, &out[0][p % SPLIT], SPLIT);
       });
     }
@@ -100,7 +100,7 @@ template <class Kv> struct AttentionJob {
       const uint8_t* v = head_at(p) + Kv::k_bytes(slot.d);
       const int a = (int)(from > p ? from - p : 0), b = (int)(to - p < BLOCK ? to - p : BLOCK);
       const float* w = &weight[first][p % SPLIT];
-      with_rows(rows, [&](auto r) __attribute__((always_inline)) {
+      with_rows<1, QUERY_ROWS>(rows, [&](auto r) __attribute__((always_inline)) {
         constexpr int R = decltype(r)::value, C = VALUE_VECTORS;
         int c = 0;
         for (; c + C <= vectors; c += C)

@@ -197,21 +197,4 @@ __attribute__((noinline)) void value_tile(const uint8_t* v, int64_t dv, const fl
   value_block<R, C>(Kv{}, v, dv, weight, weight_stride, from, to, out, out_stride);
 }
 
-// Calls body(integral R) for rows = 1 .. QUERY_ROWS.
-template <int R> struct Rows { static constexpr int value = R; };
-template <class Body> LLMC_INLINE void with_rows(int rows, Body body) {
-  switch (rows) {
-    case 1: return body(Rows<1>{});
-#if defined(LLMC_AVX512) || defined(LLMC_AVX2)
-    case 2: return body(Rows<2>{});
-#endif
-#if defined(LLMC_AVX512)
-    case 3: return body(Rows<3>{});
-    case 4: return body(Rows<4>{});
-    case 5: return body(Rows<5>{});
-    case 6: return body(Rows<6>{});
-#endif
-  }
-}
-
 }  // namespace llmc
