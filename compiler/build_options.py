@@ -12,9 +12,10 @@ from llmc.compiler.sources.given import what_is
 from llmc.compiler.targets.backend import Backend
 from llmc.compiler.targets.find import find_target
 from llmc.compiler.targets.limits import check_limits
-from llmc.ir.formats import Scheme, WeightLayout
+from llmc.ir.formats import KV_NAMES, Scheme, WeightLayout
 from llmc.ir.parser import ParseError
 from llmc.passes.choose_formats import At, ChooseFormats
+from llmc.ir.types import DType
 from llmc.passes.pipeline import Pipeline, default_pipeline, with_options
 from llmc.runtime.artifact.artifact import is_engine
 from llmc.runtime.artifact.atomic_folder import check_output, check_writable
@@ -37,7 +38,8 @@ class BuildOptions:
     the source that an engine may have. `quality`: what the formats of linears may cost; those that are worth more bits
     than `scheme` has get more, by what they cost over the text of the file `calibrate`, or over the built-in one.
     `gptq`: weights are rounded for the inputs that they have over that text. `at`: formats of modules by patterns of
-    their names, whatever else is said."""
+    their names, whatever else is said.
+    `kv`: what the KV cache is kept in; None: what the scheme stores."""
 
     model: str
     out: Path
@@ -57,6 +59,7 @@ class BuildOptions:
     calibrate: Path | None = None
     gptq: bool = False
     at: tuple[At, ...] = ()
+    kv: DType | None = None
 
     @property
     def targets(self) -> dict[str, Backend]:
@@ -71,7 +74,7 @@ class BuildOptions:
         BuildError."""
         others = (*self.at, *chosen)
         try:
-            usual = default_pipeline(self.scheme, num_valid_tokens, layout, self.as_stored)
+            usual = default_pipeline(self.scheme, num_valid_tokens, layout, self.as_stored, self.kv)
             with_others = usual.each(lambda p: replace(p, others=others) if isinstance(p, ChooseFormats) else p)
             return with_options(with_others, self.passes)
         except (ValueError, ParseError) as error:
@@ -91,6 +94,10 @@ def check_options(options: BuildOptions) -> None:
     if options.calibrate is not None and not calibrated:
         raise BuildError(f"--calibrate {options.calibrate} goes with --quality or --gptq")
     targets = options.targets
+    for name, target in targets.items():
+        if options.kv is not None and options.kv not in target.kv_dtypes:
+            kept = ", ".join(sorted(KV_NAMES[dtype] for dtype in target.kv_dtypes))
+            raise BuildError(f"target {name}: no kernels for a KV cache in {KV_NAMES[options.kv]}: use {kept}")
     for target in targets.values():
         target.builder(options.scheme)
     options.pipeline(1, WeightLayout.PANELS)
