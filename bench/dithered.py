@@ -25,7 +25,7 @@ from gguf import quants
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script: this checkout's bench and tests
 
-from bench.serving.checkpoints import hf_folder
+from bench.peers.checkpoints import hf_folder
 from llmc.compiler.sources.demo import DEMO_MODELS, fetch_demo, find_demo
 
 Bytes = npt.NDArray[np.uint8]

@@ -102,12 +102,15 @@ class QuantisedTensor:
 
     def read_part(self, part: Part, rows: Rows | None = None) -> NDArray[Any]:
         """A part (ir/formats.py) of rows [start, stop) of N: codes one to a byte, scales and float offsets as float32,
-        int8 offsets as int8. Raises SourceError."""
+        int8 offsets as int8. Raises SourceError, for scales and offsets that are not finite too."""
         values = self.reader(part, rows)
         num_rows = self.shape[0] if rows is None else rows[1] - rows[0]
         expected = self.numbers.part_type(part, TensorType(DType.F32, (num_rows, self.shape[1]))).static_shape()
         if values.shape != expected:
             raise SourceError(f"{self.origin}: {part.value} of {self.name} read as {values.shape}, expected {expected}")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = int(np.argwhere(~np.isfinite(values))[0][0]) + (rows[0] if rows else 0)
+            raise SourceError(f"{self.origin}: {part.value}s of row {row} of {self.name} are not finite: it is damaged")
         return values
 
     def read_f32(self, rows: Rows | None = None) -> NDArray[np.float32]:

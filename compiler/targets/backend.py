@@ -16,6 +16,7 @@ from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, Node
 from llmc.ir.ops.constant import WeightExpr
 from llmc.ir.ops.kernel import PackedLinear, Sample
+from llmc.ir.types import DType
 from llmc.runtime.artifact.manifest import Limits
 
 Estimator = Callable[[Node, Work, Step], Estimate | None]
@@ -76,6 +77,10 @@ class Backend(Protocol):
     @property
     def layout(self) -> WeightLayout:
         """How its kernels read the matrices of linears."""
+
+    @property
+    def kv_dtypes(self) -> frozenset[DType]:
+        """What its kernels keep a KV cache in."""
 
     @property
     def storage(self) -> Storage:

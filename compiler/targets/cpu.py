@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from llmc.codegen.cpu import kv
 from llmc.codegen.cpu.linear_kernels import choose_linear
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.cpu.model import render
@@ -31,6 +32,7 @@ class CpuBackend:
 
     kind = CPU
     layout = WeightLayout.PANELS
+    kv_dtypes = kv.DTYPES
     memory_bytes = None
     usable_bytes = None
 

@@ -23,6 +23,7 @@ from llmc.compiler.progress import Progress
 from llmc.compiler.targets.backend import Builder, Estimator, Lowered
 from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
+from llmc.ir.types import DType
 from llmc.runtime.artifact.manifest import CUDA, ArenaBytes
 from llmc.runtime.artifact.strict_json import render_json, to_plain
 
@@ -32,6 +33,7 @@ class CudaBackend:
 
     kind = CUDA
     layout = WeightLayout.ROWS
+    kv_dtypes = frozenset({DType.BF16, DType.F16})
 
     def __init__(self, gpu: Gpu) -> None:
         self.target = gpu

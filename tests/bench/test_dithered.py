@@ -27,7 +27,7 @@ def blocks(kind: Type, rows: int = 4) -> np.ndarray[tuple[int, int], np.dtype[np
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_weight_moves_by_up_to_half_of_the_step_between_its_groups_codes(kind: Type) -> None:
-    """The step is judged by the values themselves: differences inside a group are whole numbers of steps without a common factor."""
+    """Judged by the values themselves: differences in a group are whole numbers of steps, without a common factor."""
     data = blocks(kind)
     values = quants.dequantize(data, kind)
     step = np.abs(steps(data.reshape(-1, gguf.GGML_QUANT_SIZES[kind][1]), kind)).reshape(-1, 1)

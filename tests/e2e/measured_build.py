@@ -1,6 +1,5 @@
-"""python measured_build.py MODEL OUT DTYPE: build, then print bytes of anonymous memory as JSON.
-
-{"imports": .., "peak": ..}; DTYPE stored: weights stay as they are stored.
+"""python measured_build.py MODEL OUT DTYPE: build, then print bytes of anonymous memory as JSON:
+{"imports": .., "peak": ..}. DTYPE stored: weights stay as they are stored.
 
 Samples RssAnon of this process: what it allocated itself. Pages of mapped files, the checkpoint's among them, are the
 page cache's, which the kernel takes back when it needs them.
