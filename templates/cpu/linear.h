@@ -11,10 +11,14 @@
 // limits: n, k >= 1; weights 64-byte aligned.
 #pragma once
 #include "threads.h"
+#if defined(LLMC_AVX2)
+#include "tile_avx2.h"
+#else
 #include "tile_bf16.h"
-#include "tile_codes.h"
 #include "tile_f32.h"
 #include "tile_int8.h"
+#endif
+#include "tile_codes.h"
 #include "widened.h"
 #if defined(LLMC_AMX)
 #include "tile_amx.h"
@@ -57,7 +61,7 @@ struct StoreRows {
 
 // What the rows of one call share out: rows in chunks whose operand stays in L2, panels of each chunk among workers.
 LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
-  const int64_t step = 96;  // whole tiles of 6, 16 and 32 rows
+  const int64_t step = 96;  // whole tiles of 4, 6, 16 and 32 rows
   int64_t fit = LLMC_L2_BYTES / 2 / row_bytes / step * step;
   if (fit < step) fit = step;
   if (rows <= fit) return rows;
@@ -65,19 +69,10 @@ LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
   return round_up((rows + chunks - 1) / chunks, step);
 }
 
-template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
-  switch (rows) {
-    case 1: return tile<F, 1, P>(t);
-#if defined(LLMC_AVX512) || defined(LLMC_AVX2) || defined(LLMC_NEON)
-    case 2: return tile<F, 2, P>(t);
-#endif
-#if defined(LLMC_AVX512)
-    case 3: return tile<F, 3, P>(t);
-    case 4: return tile<F, 4, P>(t);
-    case 5: return tile<F, 5, P>(t);
-    case 6: return tile<F, 6, P>(t);
-#endif
-  }
+template <class F, int P, int R = MOST_ROWS<F>> LLMC_INLINE void run_tile(int rows, const Tile& t) {
+  if constexpr (R > 1)
+    if (rows < R) return run_tile<F, P, R - 1>(rows, t);
+  tile<F, R, P>(t);
 }
 
 template <class F, class Epilogue>
@@ -122,10 +117,11 @@ template <class F, class Epilogue> struct LinearCall {
 
   // The first tile fetches the next panels meanwhile.
   inline void tiled_block(int64_t row, int64_t end, int64_t panel, int panels) const {
-    alignas(64) float out[TILE_ROWS * OUT_STRIDE], scratch[2 * TILE_ROWS * OUT_STRIDE];
-    int64_t ahead = end - row <= 2 * TILE_ROWS ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
+    constexpr int MOST = MOST_ROWS<F>;
+    alignas(64) float out[MOST * OUT_STRIDE], scratch[2 * MOST * OUT_STRIDE];
+    int64_t ahead = end - row <= 2 * MOST ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
     while (row < end) {
-      int rows = end - row < TILE_ROWS ? (int)(end - row) : TILE_ROWS;
+      int rows = end - row < MOST ? (int)(end - row) : MOST;
       Tile t = tile_at(row, panel, ahead, out, scratch);
       if (TILE_PANELS == 1 || panels == 1) run_tile<F, 1>(rows, t);
       else run_tile<F, TILE_PANELS>(rows, t);
