@@ -27,9 +27,6 @@
 #ifndef LLMC_L2_BYTES
 #define LLMC_L2_BYTES (1 << 20)
 #endif
-#ifndef LLMC_PREFETCH_BYTES
-#define LLMC_PREFETCH_BYTES 4096
-#endif
 
 namespace llmc {
 
@@ -69,10 +66,8 @@ LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
   return round_up((rows + chunks - 1) / chunks, step);
 }
 
-template <class F, int P, int R = MOST_ROWS<F>> LLMC_INLINE void run_tile(int rows, const Tile& t) {
-  if constexpr (R > 1)
-    if (rows < R) return run_tile<F, P, R - 1>(rows, t);
-  tile<F, R, P>(t);
+template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
+  with_rows<1, MOST_ROWS<F>>(rows, [&](auto r) __attribute__((always_inline)) { tile<F, decltype(r)::value, P>(t); });
 }
 
 template <class F, class Epilogue>
@@ -100,18 +95,13 @@ template <class F, class Epilogue> struct LinearCall {
   const int64_t panel_bytes, row_bytes;
 
   inline Tile tile_at(int64_t row, int64_t panel, int64_t ahead, float* out, float* scratch) const {
-    const void *scales = nullptr, *offsets = nullptr;
-    if constexpr (IS_QUANT<F>) {
-      scales = F::scales(w.scales, panel, w.k);
-      offsets = F::offsets(w.offsets, panel, w.k);
-    }
     const uint8_t *weights = (const uint8_t*)w.panels + panel * panel_bytes, *rows = operand + row * row_bytes;
-    return {weights, scales, offsets, rows, w.k, ahead, out, scratch};
+    return {weights, rows, w.k, ahead, out, scratch};
   }
 
   // Rows [row, end) of panels [panel, panel + panels), panels <= 2.
   inline void block(int64_t row, int64_t end, int64_t panel, int panels) const {
-    if constexpr (WIDENED<F>) widened_block(row, end, panel, panels);
+    if constexpr (IS_QUANT<F>) quant_block(row, end, panel, panels);
     else tiled_block(row, end, panel, panels);
   }
 
@@ -131,15 +121,21 @@ template <class F, class Epilogue> struct LinearCall {
     }
   }
 
-  // Where weights become bf16 first: once for as many rows as the stack holds results of.
-  inline void widened_block(int64_t row, int64_t end, int64_t panel, int panels) const {
-    alignas(64) float out[WIDENED_ROWS * OUT_STRIDE];
-    for (; row < end; row += WIDENED_ROWS) {
-      const int rows = end - row < WIDENED_ROWS ? (int)(end - row) : WIDENED_ROWS;
-      const Tile t = tile_at(row, panel, LLMC_PREFETCH_BYTES, out, nullptr);
-      if (TILE_PANELS == 1 || panels == 1) Widened<F, 1>{t, rows}.run();
-      else Widened<F, TILE_PANELS>{t, rows}.run();
+  // The first blocks fetch the next panels by turns, a single one what comes next.
+  inline void quant_block(int64_t row, int64_t end, int64_t panel, int panels) const {
+    constexpr int MOST = BlockKernel<F, 1>::ROWS, TURNS = 4;
+    alignas(64) float out[MOST * OUT_STRIDE];
+    const int64_t blocks = (end - row + MOST - 1) / MOST, turns = blocks < TURNS ? blocks : TURNS;
+    const int64_t turn = round_up(F::pad_k(w.k) / turns, 64), next = panels * panel_bytes;
+    for (int64_t from = 0; row < end; from += turn) {
+      const int rows = even_rows(end - row, MOST);
+      const QuantBlock b{(const uint8_t*)w.panels + panel * panel_bytes, F::scales(w.scales, panel, w.k),
+                         F::offsets(w.offsets, panel, w.k), operand + row * row_bytes, w.k, rows,
+                         blocks == 1 ? LLMC_PREFETCH_BYTES : next, from, from + turn, out};
+      if (TILE_PANELS == 1 || panels == 1) BlockKernel<F, 1>::run(b);
+      else BlockKernel<F, TILE_PANELS>::run(b);
       finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
+      row += rows;
     }
   }
 

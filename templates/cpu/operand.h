@@ -15,6 +15,10 @@
 #pragma once
 #include "simd.h"
 
+#ifndef LLMC_PREFETCH_BYTES
+#define LLMC_PREFETCH_BYTES 4096
+#endif
+
 namespace llmc {
 
 constexpr int PANEL = 32;  // output columns of a weight panel: two f32x16

@@ -40,8 +40,19 @@ template <class CODES, int GROUP, class SCALE, class OFFSET, class OPERAND> stru
 
 template <class F> constexpr bool IS_QUANT = false;
 template <class C, int G, class S, class Z, class O> constexpr bool IS_QUANT<Quant<C, G, S, Z, O>> = true;
-template <class F> constexpr bool WIDENED = false;  // multiplied in bf16
-template <class C, int G, class S, class Z> constexpr bool WIDENED<Quant<C, G, S, Z, Bf16>> = true;
+
+// Some rows times one panel or two, over all of K. BlockKernel<F, P>::run (tile_codes.h for int8 rows, widened.h for bf16
+// ones) leaves the finished sums of up to ROWS rows in `out`.
+struct QuantBlock {
+  const uint8_t* weights;  // first panel; the second follows
+  const void *scales, *offsets;
+  const uint8_t* rows;
+  int64_t k;
+  int num_rows;
+  int64_t ahead, fetch_from, fetch_to;  // bytes from a weight to the one to fetch meanwhile, for these columns
+  float* out;                           // [num_rows][2 * PANEL]
+};
+template <class F, int P> struct BlockKernel;
 
 // The code of column i of the input in a panel.
 template <class C> LLMC_INLINE uint8_t code_at(const uint8_t* panel, int column, int i) {

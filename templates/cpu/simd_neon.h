@@ -125,7 +125,7 @@ LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) {
 // --- what low-bit weights are made of (codes.h)
 LLMC_INLINE vf part_load_f16(const uint16_t* a) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(a))); }
 LLMC_INLINE vi part_load_s8(const int8_t* a) {
-  int8x8_t bytes = {};
+  int8x8_t bytes = vdup_n_s8(0);
   __builtin_memcpy(&bytes, a, 4);
   return vmovl_s16(vget_low_s16(vmovl_s8(bytes)));
 }

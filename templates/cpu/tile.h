@@ -47,13 +47,25 @@ template <int G> inline constexpr int MOST_ROWS<Int8<G>> = TILE_MOST_ROWS;
 
 struct Tile {
   const uint8_t* weights;  // first panel; the second follows after panel_bytes
-  const void *scales, *offsets;  // of the first panel, where a format has them and tiles apply them
   const uint8_t* rows;     // first operand row
   int64_t k;
   int64_t ahead;           // bytes between a weight that is read and the one to prefetch
   float* out;              // [MOST_ROWS<F>][OUT_STRIDE]
   float* scratch;          // [2][MOST_ROWS<F>][OUT_STRIDE], Bf16 blocks and AVX2 use it
 };
+
+// How many of `left` rows to take at once, so that all such takes are about as large.
+constexpr int even_rows(int64_t left, int most) {
+  const int64_t takes = (left + most - 1) / most;
+  return (int)((left + takes - 1) / takes);
+}
+template <int R> struct Rows { static constexpr int value = R; };
+// Calls body(Rows<rows>) for LEAST <= rows <= MOST.
+template <int LEAST, int MOST, class Body> LLMC_INLINE void with_rows(int rows, Body body) {
+  if constexpr (LEAST == MOST) body(Rows<LEAST>{});
+  else if (rows == LEAST) body(Rows<LEAST>{});
+  else with_rows<LEAST + 1, MOST>(rows, body);
+}
 
 #define LLMC_ROWS LLMC_UNROLL for (int r = 0; r < R; ++r)
 #define LLMC_VECTORS LLMC_UNROLL for (int v = 0; v < 2 * P; ++v)

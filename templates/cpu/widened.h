@@ -11,7 +11,6 @@
 
 namespace llmc {
 
-constexpr int WIDENED_ROWS = 96;     // whole tiles; rows that a buffer of weights serves
 constexpr int WIDENED_COLUMNS = 128; // at most, of a buffer
 
 // R rows times 2 P vectors of bf16 pairs, `length` columns, added to `sum` or, at the first, to zero.
@@ -54,6 +53,7 @@ template <int R, int P> struct WidenedKernel {
         const f32x16 a = splat(x[r * 32 + ODD]);
         LLMC_VECTORS acc[r][v] = fma(b[v], a, acc[r][v]);
       }
+      load_again();
     }
   }
 
@@ -118,15 +118,16 @@ template <class F> struct Widen {
   }
 };
 
-// All columns of `rows` operand rows times P panels: results in t.out [rows][OUT_STRIDE].
-template <class F, int P> struct Widened {
-  using C = typename F::Codes;
-  static constexpr int GROUP = F::WEIGHT_GROUP, MOST = WIDENED_COLUMNS;
+template <class C, int G, class S, class Z, int P> struct BlockKernel<Quant<C, G, S, Z, Bf16>, P> {
+  using F = Quant<C, G, S, Z, Bf16>;
+  static constexpr int GROUP = G, MOST = WIDENED_COLUMNS;
   static constexpr int STRIP = GROUP == 32 ? 32 : GROUP % MOST == 0 ? MOST : 64;  // columns of a buffer: a part of a group
   static constexpr int64_t STRIP_PANEL = STRIP * PANEL * 2;
+  static constexpr int ROWS = 96;  // whole tiles
 
-  const Tile& t;
-  const int rows;
+  const QuantBlock& t;
+
+  LLMC_INLINE void run(const QuantBlock& b) { BlockKernel{b}.multiply_all(); }
 
   LLMC_METHOD int64_t column_bytes(int64_t k) const { return k * PANEL * C::BITS / 8; }
   LLMC_METHOD int64_t scale_at(int64_t k, int p, int half) const {
@@ -156,24 +157,13 @@ template <class F, int P> struct Widened {
   LLMC_METHOD void multiply(int64_t k, int64_t columns, const uint8_t* buffer, bool first, float* sum) const {
     alignas(64) float scratch[2 * TILE_ROWS * OUT_STRIDE];
     const int64_t stride = F::row_bytes(t.k);
-    for (int row = 0; row < rows; row += TILE_ROWS) {
+    for (int row = 0, take; row < t.num_rows; row += take) {
+      take = even_rows(t.num_rows - row, TILE_ROWS);
       const uint8_t* x = t.rows + row * stride + 2 * k;
       const WidenedTile tile{buffer, x, STRIP_PANEL, stride, columns, first, sum + row * OUT_STRIDE, scratch};
-      for_rows(rows - row, tile);
-    }
-  }
-  LLMC_METHOD void for_rows(int left, const WidenedTile& tile) const {
-    switch (left < TILE_ROWS ? left : TILE_ROWS) {
-      case 1: return widened_tile<1, P>(tile);
-#if defined(LLMC_AVX512) || defined(LLMC_AVX2) || defined(LLMC_NEON)
-      case 2: return widened_tile<2, P>(tile);
-#endif
-#if defined(LLMC_AVX512)
-      case 3: return widened_tile<3, P>(tile);
-      case 4: return widened_tile<4, P>(tile);
-      case 5: return widened_tile<5, P>(tile);
-      case 6: return widened_tile<6, P>(tile);
-#endif
+      with_rows<1, TILE_ROWS>(take, [&](auto r) __attribute__((always_inline)) {
+        widened_tile<decltype(r)::value, P>(tile);
+      });
     }
   }
 
@@ -181,7 +171,7 @@ template <class F, int P> struct Widened {
     for (int p = 0; p < P; ++p)
       for (int half = 0; half < 2; ++half) {
         const f32x16 by = scale(k, p, half);
-        for (int r = 0; r < rows; ++r) {
+        for (int r = 0; r < t.num_rows; ++r) {
           const int at = r * OUT_STRIDE + p * PANEL + half * 16;
           if (GROUP == 0) store(t.out + at, load(sum + at) * by);
           else store(t.out + at, fma(load(sum + at), by, k == 0 ? splat(0.0f) : load(t.out + at)));
@@ -189,9 +179,9 @@ template <class F, int P> struct Widened {
       }
   }
 
-  inline void run() const {
+  inline void multiply_all() const {
     alignas(64) uint8_t buffer[P * STRIP_PANEL];
-    alignas(64) float sum[WIDENED_ROWS * OUT_STRIDE];
+    alignas(64) float sum[ROWS * OUT_STRIDE];
     const int64_t padded = F::pad_k(t.k), length = GROUP ? GROUP : padded;
     for (int64_t group = 0; group < padded; group += length) {
       const int64_t end = padded - group < length ? padded : group + length;

@@ -19,7 +19,7 @@ int64_t codes_panel_bytes(int format, int64_t k);
 void codes_quantize(int format, const float* x, int rows, int k, uint8_t* out);
 int codes_linear(int format, const llmc::Table* table, int64_t n, int64_t k, const void* operand, int64_t rows, float* out,
                  int threads);
-int run_linear(int format, const void* panels, const float* scales, int64_t n, int64_t k, const void* operand,
+int run_linear(int format, const void* panels, const void* scales, int64_t n, int64_t k, const void* operand,
                int64_t rows, const float* bias, float* out, int threads);
 void simd_to_i32(const float* x, int32_t* y, int n);
 void simd_bf16(const float* x, uint16_t* y, int n);
