@@ -47,6 +47,7 @@ LLMC_INLINE int32_t sum_s8(const int8_t* a, int64_t n) {  // n: a multiple of 16
 struct S8 {
   static constexpr int BITS = 8, BIAS = 128, LARGEST = 255;
   static constexpr float VALUE_SCALE = 1.0f;
+  static constexpr bool TABLE = false;
   LLMC_INLINE int value(uint8_t code) { return (int)code - BIAS; }
 };
 

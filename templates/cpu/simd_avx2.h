@@ -87,12 +87,16 @@ LLMC_INLINE void part_store_s8(int8_t* a, vi x) {
   __m128i w = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
   _mm_storel_epi64((__m128i*)a, _mm_packs_epi16(w, w));
 }
+#if defined(LLMC_VNNI)
+LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) { return _mm256_dpbusd_avx_epi32(acc, u, s); }
+#else
 // Widened to 16 bits: vpmaddubsw would saturate at 2 * 255 * 127.
 LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) {
   vi ue = _mm256_and_si256(u, _mm256_set1_epi16(0xff)), uo = _mm256_srli_epi16(u, 8);
   vi se = _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8), so = _mm256_srai_epi16(s, 8);
   return _mm256_add_epi32(acc, _mm256_add_epi32(_mm256_madd_epi16(ue, se), _mm256_madd_epi16(uo, so)));
 }
+#endif
 
 // --- what low-bit weights are made of (codes.h)
 LLMC_INLINE vf part_load_f16(const uint16_t* a) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)a)); }
