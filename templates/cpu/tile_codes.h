@@ -49,6 +49,7 @@ template <class F, int R, int P> struct CodesKernel {
   const QuantBlock t;  // a copy: results are stored through pointers that could be to the original
   int32_t* const spare;  // [R][OUT_STRIDE], for sums of pairs
   const int64_t panel = F::panel_bytes(t.k), stride = O::row_bytes(t.k), padded = F::pad_k(t.k), scale_panel = F::groups(t.k) * PANEL;
+  const int64_t scales_ahead = GROUP ? t.ahead * 8 / C::BITS / (GROUP ? GROUP : 1) : 0;  // numbers, as far as weights
   const int64_t zeros = padded + 4 * O::groups(t.k);
 
   LLMC_METHOD int64_t scale_at(int64_t k, int v) const {
@@ -140,6 +141,7 @@ template <class F, int R, int P> struct CodesKernel {
   template <class Sum> LLMC_METHOD void add(int64_t k, int64_t length, Sum sum) const {
     LLMC_VECTORS {
       const f32x16 scale = GROUP ? weight_scale(k, v) : splat(1.0f);
+      if (GROUP) prefetch((const typename F::Scale*)t.scales + scale_at(k, v) + scales_ahead);
       LLMC_ROWS {
         float* out = t.out + r * OUT_STRIDE + v * 16;
         const float input = input_scale(k, r);
