@@ -83,6 +83,7 @@ template <class F, int R, int P> struct CodesKernel {
       LLMC_VECTORS acc[r][v] = dot_i8(acc[r][v], b[v][s], a);
     }
     load_again();  // in unrolled steps, operands come when they are needed
+    LLMC_ROWS LLMC_VECTORS finish_here(acc[r][v]);
 #else
     LLMC_VECTORS LLMC_UNROLL for (int s = 0; s < STEPS; ++s) {  // products need registers: one vector of weights at a time
       i32x16 b[STEPS];
