@@ -201,6 +201,12 @@ class ScalePacking:
         panels = padded.reshape(-1, PANEL, padded.shape[1])
         return np.ascontiguousarray(panels.transpose(0, 2, 1)).view(np.uint8).reshape(-1)
 
+    def unpack(self, data: Bytes, n: int, num_groups: int) -> Bits:
+        """The inverse of pack: [n, groups]."""
+        panels = data.view(_BITS[self.dtype]).reshape(-1, self.groups(num_groups), PANEL)
+        rows: Bits = panels.transpose(0, 2, 1).reshape(-1, panels.shape[1])[:n, :num_groups]
+        return rows
+
 
 def stored_bytes(type_: TensorType) -> int:
     """Bytes of a weight, packed or as it stands."""

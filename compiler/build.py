@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from llmc.codegen.cpu.measured_limits import read_limits
+from llmc.codegen.cpu.target import NATIVE
 from llmc.codegen.hollow import write_hollow
 from llmc.codegen.package import Contents, Facts, to_json, write_engine
 from llmc.codegen.weights import PlacedWeight, place_weights, sources, weight_exprs
 from llmc.compiler.build_options import BuildError, BuildOptions, check_options
 from llmc.compiler.capture.capture import Captured, capture
+from llmc.compiler.certify import Certifying
 from llmc.compiler.envelope import limits_of, model_length
 from llmc.compiler.progress import BYTES, Progress
 from llmc.compiler.report import build_report, roofline_of
@@ -24,7 +26,7 @@ from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.compiler.sources.special_tokens import decide_tokens
-from llmc.compiler.targets.backend import Builder, Lowered
+from llmc.compiler.targets.backend import Backend, Builder, Lowered
 from llmc.ir.formats import WeightLayout
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin
@@ -70,12 +72,13 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     for name, target in targets.items():
         weights = {e: where[e] for e in exprs[target.layout]}
         lowered = Lowered(source.name, entries[target.layout], weights, limits)
+        _check_schemes(target, lowered)
         part, reports[name] = builders[name].part(lowered, progress)
         reports[name]["roofline"] = roofline_of(lowered.entries, target, limits, measured)
         parts.append(part)
     facts = _facts(options, limits, source, decided.tokens, captured, parts[0].entries[0], placed, builders.values())
     by_target = {name: logs[target.layout] for name, target in targets.items()}
-    report = build_report(facts, by_target, reports, source, captured, decided.notices)
+    report = build_report(facts, by_target, reports, source, captured, [*decided.notices, *source.notices])
     total = sum(w.num_bytes for w in placed)
     written = 0
 
@@ -92,7 +95,12 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     contents = Contents(facts, parts, placed, _texts(source) | pages)
     if options.hollow:
         return write_hollow(options.out, contents, captured.buffers)
-    return write_engine(options.out, contents, captured, advance)
+    certifying = Certifying(source, options, lambda out: _of_this_cpu(options, out, progress), progress)
+    return write_engine(options.out, contents, captured, advance, certifying.finish)
+
+
+def _of_this_cpu(options: BuildOptions, out: Path, progress: Progress) -> Manifest:
+    return build(replace(options, target=NATIVE, out=out, certify=0, max_kl=None, dump_ir=None, limits=None), progress)
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,13 @@ class _Dump:
         self.folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self.folder.glob("*.llmc"))
         (self.folder / f"{number:02}-{self.prefix}{name}.llmc").write_text(print_graph(graph))
+
+
+def _check_schemes(target: Backend, lowered: Lowered) -> None:
+    """BuildError for what weights are stored in, or a pass was told, where the target has no kernel for it."""
+    for scheme in lowered.schemes:
+        if (why := target.refuses(scheme)) is not None:
+            raise BuildError(f"target {target.name}: {why}; a --dtype of these rounds all weights again")
 
 
 def _num_valid_tokens(source: ModelSource) -> int:

@@ -11,8 +11,9 @@ from llmc.compiler.sources.given import what_is
 from llmc.compiler.targets.backend import Backend
 from llmc.compiler.targets.find import find_target
 from llmc.compiler.targets.limits import check_limits
-from llmc.ir.formats import Scheme, WeightLayout
+from llmc.ir.formats import KV_NAMES, Scheme, WeightLayout
 from llmc.ir.parser import ParseError
+from llmc.ir.types import DType
 from llmc.passes.pipeline import Pipeline, default_pipeline, with_options
 from llmc.runtime.artifact.artifact import is_engine
 from llmc.runtime.artifact.atomic_folder import check_output, check_writable
@@ -30,7 +31,9 @@ class BuildOptions:
     `step_tokens`: most tokens of one step, which prompts are cut into. `dump_ir`: a folder for the graph at every
     stage. `limits`: what bench/cpu/limits.py measured on the CPU target, for the report. `hollow`: of the model's
     config.json alone, without weights, which are filled in where the engine runs (codegen/hollow.py). `as_stored`:
-    weights that are stored quantised stay so, whatever the scheme."""
+    weights that are stored quantised stay so, whatever the scheme. `certify`: how many tokens of text the engine is
+    measured on against its source; None: the usual number, if that costs no second build. `max_kl`: the mean KL from
+    the source that an engine may have. `kv`: what the KV cache is kept in; None: what the scheme stores."""
 
     model: str
     out: Path
@@ -44,6 +47,9 @@ class BuildOptions:
     limits: Path | None = None
     hollow: bool = False
     as_stored: bool = False
+    certify: int | None = None
+    max_kl: float | None = None
+    kv: DType | None = None
 
     @property
     def targets(self) -> dict[str, Backend]:
@@ -56,7 +62,8 @@ class BuildOptions:
     def pipeline(self, num_valid_tokens: int, layout: WeightLayout) -> Pipeline:
         """The passes, as changed by the user. Raises BuildError."""
         try:
-            return with_options(default_pipeline(self.scheme, num_valid_tokens, layout, self.as_stored), self.passes)
+            passes = default_pipeline(self.scheme, num_valid_tokens, layout, self.as_stored, self.kv)
+            return with_options(passes, self.passes)
         except (ValueError, ParseError) as error:
             raise BuildError(str(error)) from error
 
@@ -66,7 +73,13 @@ def check_options(options: BuildOptions) -> None:
     OutputOccupied, OutputUnwritable."""
     if not options.hollow:
         what_is(options.model)
+    if options.max_kl is not None and options.certify == 0:
+        raise BuildError(f"--max-kl {options.max_kl:g} with --certify 0: what is not measured is not held")
     targets = options.targets
+    for name, target in targets.items():
+        if options.kv is not None and options.kv not in target.kv_dtypes:
+            kept = ", ".join(sorted(KV_NAMES[dtype] for dtype in target.kv_dtypes))
+            raise BuildError(f"target {name}: no kernels for a KV cache in {KV_NAMES[options.kv]}: use {kept}")
     for target in targets.values():
         target.builder(options.scheme)
     options.pipeline(1, WeightLayout.PANELS)

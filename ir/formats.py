@@ -277,6 +277,15 @@ class Groups(Layout):
         return f"groups{self.size}"
 
 
+KV_NAMES = {DType.F32: "f32", DType.BF16: "bf16", DType.F16: "f16", DType.I8: "int8", DType.F8_E4M3: "fp8"}
+"""What people call the types of a KV cache."""
+
+
+def kv_numbers(dtype: DType) -> Numbers:
+    """What a head's key or value of one position is kept in: bytes with a scale of its own, others as they are."""
+    return Numbers(dtype, 0 if dtype in (DType.I8, DType.F8_E4M3) else None)
+
+
 def weight_numbers(type_: TensorType) -> Numbers:
     """The numbers of a matrix: those of its scheme where it is packed."""
     return type_.layout.scheme.weight if isinstance(type_.layout, Packed) else Numbers(type_.dtype)

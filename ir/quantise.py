@@ -13,6 +13,7 @@ from llmc.ir.formats import Numbers, Part
 from llmc.ir.types import DType
 
 F32 = npt.NDArray[np.float32]
+SMALLEST = np.float32(1e-30)  # of what kernels quantise in a step: below, a group is zero
 _LARGEST = {DType.I8: 127.0, DType.F4_E2M1: E2M1[-1], DType.F8_E4M3: E4M3_LARGEST}
 _ONE_SIDED = {DType.I4: -8.0, DType.NL4: float(NL4[0])}  # reach further below zero than above
 
@@ -73,13 +74,15 @@ def quantise(x: F32, numbers: Numbers) -> Quantised:
 
 
 def quantise_input(x: F32, numbers: Numbers) -> Quantised:
-    """Rows [T, K] of a linear's input in int8, as kernels do it: scale = max|x| / 127, code = x * (127 / max|x|)."""
-    limit = np.float32(LARGEST_CODE[numbers.element])
+    """Rows [T, K] in int8 or fp8, as kernels do it to what is computed in a step (inputs of linears, keys and values):
+    scale = max|x| / the largest code, code = x * (the largest code / max|x|) to nearest even."""
+    limit = np.float32(_LARGEST[numbers.element])
     groups = _grouped(x, numbers.group)
     largest = np.abs(groups).max(-1)
-    inverse = np.divide(limit, largest, out=np.zeros_like(largest), where=largest > 0)
-    codes = np.clip(np.rint(groups * inverse[..., None]), -limit, limit).astype(NUMPY[numbers.element])
-    return Quantised(numbers, codes.reshape(len(x), -1)[:, : x.shape[1]], largest / limit)
+    inverse = np.divide(limit, largest, out=np.zeros_like(largest), where=largest >= SMALLEST)
+    codes = nearest_codes(groups * inverse[..., None], numbers.element).astype(NUMPY[numbers.element])
+    scales = np.where(largest >= SMALLEST, largest / limit, np.float32(0))
+    return Quantised(numbers, codes.reshape(len(x), -1)[:, : x.shape[1]], scales)
 
 
 def _grouped(x: F32, group: int | None) -> F32:

@@ -31,7 +31,7 @@ from llmc.ir.arrays import (
     widened,
 )
 from llmc.ir.dims import Dim, Poly, evaluate
-from llmc.ir.formats import Numbers, weight_numbers
+from llmc.ir.formats import Numbers, kv_numbers, weight_numbers
 from llmc.ir.graph import Graph, Node, Op, Value
 from llmc.ir.ops.attention import Attention, KvWrite, MaskDescriptor, PagedAttention
 from llmc.ir.ops.constant import (
@@ -218,7 +218,7 @@ class _Interpreter:
         if isinstance(op, KvWrite):
             k, v, positions, seqs = arrays
             for t, (position, seq) in enumerate(zip(positions, seqs, strict=True)):
-                entry = tuple(self._real(round_to(x[t], op.dtype)) for x in (k, v))
+                entry = tuple(self._real(_kept(x[t], op.dtype)) for x in (k, v))
                 cache.entries[op.slot, int(seq), int(position)] = (entry[0], entry[1])  # type: ignore[assignment]
             return cache
         q, positions, seqs, *sinks = arrays
@@ -243,6 +243,14 @@ class _Interpreter:
             width = evaluate(op.epilogue.inputs[0].tensor.shape[-1], {})
             results = [runs[:, :, i].reshape(len(result), -1)[:, :width] for i in range(2)]
         return self.graph(op.epilogue, [*(self._real(r) for r in results), *extra])
+
+
+def _kept(x: Array, dtype: DType) -> Array:
+    """Heads [H, D] of a position as a cache in this dtype gives them back."""
+    numbers = kv_numbers(dtype)
+    if numbers.group is None:
+        return round_to(x, dtype)
+    return quantise_input(x.astype(np.float32), numbers).floats().astype(np.float32)
 
 
 def _floats(parts: list[Array], numbers: Numbers) -> Floats:

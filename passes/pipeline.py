@@ -68,10 +68,15 @@ class Pipeline:
 
 
 def default_pipeline(
-    scheme: Scheme, num_valid_tokens: int, layout: WeightLayout = WeightLayout.PANELS, as_stored: bool = False
+    scheme: Scheme,
+    num_valid_tokens: int,
+    layout: WeightLayout = WeightLayout.PANELS,
+    as_stored: bool = False,
+    kv: DType | None = None,
 ) -> Pipeline:
     """Every pass that a build runs. `layout` tells whose kernels the entries are lowered for: a CPU's, or CUDA's.
-    `as_stored`: weights that are stored quantised stay so, whatever the scheme."""
+    `as_stored`: weights that are stored quantised stay so, whatever the scheme. `kv`: what the KV cache is kept in,
+    where that is not what the scheme stores."""
     cuda = layout is WeightLayout.ROWS
     return Pipeline(
         shared=(
@@ -89,7 +94,7 @@ def default_pipeline(
             # gates before the rest, which would join gate and up like q, k and v
             Phase(FUSED, (FuseGates(), FuseLinears())),
             # after fusion, which looks at linears only; before rows, which hold the writes
-            Phase(PAGED, (KvLayout(scheme.stored, query=scheme.stored if cuda else DType.F32),)),
+            Phase(PAGED, (KvLayout(kv or scheme.stored, query=scheme.stored if cuda else DType.F32),)),
             # weights packed, epilogues taken; equal casts and quantisations of one value merge after it
             Phase(LOWERED, (LowerLinears(scheme.stored, layout), Canonicalise())),
             # attention once the linear after it has said what it reads, and before rows would take that in

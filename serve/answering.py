@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 
 from llmc.runtime.errors import RuntimeFailure
@@ -19,13 +19,14 @@ from llmc.serve.server import Model, Server
 
 
 class Answering:
-    """`async with await Answering.begin(...)`; then `outputs`, `finish`, or only `finish`."""
+    """`async with await Answering.begin(...)`; then `write` or `outputs`, and `finish`."""
 
     def __init__(self, server: Server, model: Model, stream: AnswerStream) -> None:
         self._server = server
         self._model = model
         self._stream = stream
         self._completions: list[Completion] | None = None
+        self._last: dict[int, float] = {}  # when there was something of each sample
 
     @classmethod
     async def begin(
@@ -70,21 +71,46 @@ class Answering:
         how = _outcome(self._completions)
         self._model.metrics.end(how, self._completions or () if how == "finished" else ())
 
+    async def write(self, exchange: Exchange, frame: Callable[[Output], bytes]) -> None:
+        """As a stream: what `frame` makes of each output, if it is anything. Raises ApiError if the engine goes away.
+
+        Most are written where they come from, and this task is not woken.
+        """
+
+        def put(output: Output) -> bool:
+            if not exchange.flows:
+                return False
+            self._note(output)
+            if data := frame(output):
+                exchange.put(data)
+            return True
+
+        self._stream.divert(put)
+        try:
+            async for output in self.outputs():
+                if data := frame(output):
+                    await exchange.frame(data)
+        finally:
+            self._stream.divert(None)
+
     async def outputs(self) -> AsyncIterator[Output]:
         """As they come. Raises ApiError if the engine goes away."""
-        last: dict[int, float] = {}
         try:
             async for output in self._stream:
-                FAULT_POINTS.reach("stream")
-                now = time.perf_counter()
-                if (before := last.get(output.sample)) is not None:
-                    self._model.metrics.gap(now - before)
-                last[output.sample] = now
+                self._note(output)
                 if output.finish_reason is FinishReason.ERROR or output.finish_reason is FinishReason.CANCELLED:
                     self._completions = await self._stream.result()
                 yield output
         except RuntimeFailure as error:
             raise from_failure(error) from error
+
+    def _note(self, output: Output) -> None:
+        FAULT_POINTS.reach("stream")
+        now = time.perf_counter()
+        before = self._last.get(output.sample)
+        if before is not None:
+            self._model.metrics.gap(now - before)
+        self._last[output.sample] = now
 
     async def finish(self, exchange: Exchange) -> tuple[list[Completion], Usage]:
         """All of it. Raises ApiError if the engine goes away."""

@@ -1,9 +1,13 @@
 """What is counted, for Prometheus: vLLM's names where they mean the same, `llmc:` for what it does not have."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
 from llmc.runtime.loop.results import Completion
 from llmc.runtime.process.facts import EngineFacts
@@ -40,7 +44,7 @@ class Metrics:
             "vllm:request_success", "Answers by why they ended.", [*_LABELS, "finished_reason"], registry=self.registry
         )
         self._ttft = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", _TTFT)
-        self._itl = self._histogram("vllm:inter_token_latency_seconds", "Between two outputs of a stream.", _TPOT)
+        self._itl: dict[str, Distribution] = {}
         self._tpot = self._histogram("vllm:request_time_per_output_token_seconds", "Mean of an answer.", _TPOT)
         self._e2e = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to end.", _LATENCY)
         self._decode = self._histogram("vllm:request_decode_time_seconds", "First token to end.", _LATENCY)
@@ -61,7 +65,7 @@ class Metrics:
             ended={how: self._ended.labels(model, "0", how) for how in OUTCOMES},
             success={reason: self._success.labels(model, "0", reason) for reason in ("stop", "length")},
             ttft=self._ttft.labels(model, "0"),
-            itl=self._itl.labels(model, "0"),
+            itl=self._itl.setdefault(model, Distribution(_TPOT)),
             tpot=self._tpot.labels(model, "0"),
             e2e=self._e2e.labels(model, "0"),
             decode=self._decode.labels(model, "0"),
@@ -79,10 +83,18 @@ class Metrics:
             for model, engine in self._engines.items():
                 family.add_metric([model, "0"], read(engine.facts, engine.stats()))
             yield family
+        yield self._gaps()
         yield self._steps()
         resident = "Of the server and the engines' process."
         yield GaugeMetricFamily("process_resident_memory_bytes", resident, value=resident_bytes())
         yield self._info()
+
+    def _gaps(self) -> Metric:
+        name, what = "vllm:inter_token_latency_seconds", "Between two outputs of a stream."
+        family = HistogramMetricFamily(name, what, labels=_LABELS)
+        for model, gaps in self._itl.items():
+            family.add_metric([model, "0"], gaps.buckets, gaps.sum)
+        return family
 
     def _steps(self) -> Metric:
         """How many steps, and their tokens; how these are distributed is not known."""
@@ -109,6 +121,24 @@ class Metrics:
         return Histogram(name, help_text, _LABELS, buckets=buckets, registry=self.registry)
 
 
+class Distribution:
+    """A histogram of what is observed with every token, by one thread: without locks, and found by halving."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper bounds, and how many lie below."""
+        return list(zip(map(floatToGoString, (*self._bounds, inf)), accumulate(self._counts), strict=True))
+
+
 class ModelMetrics:
     """Of one model: the counters with its name in them."""
 
@@ -118,7 +148,7 @@ class ModelMetrics:
         ended: Mapping[str, Counter],
         success: Mapping[str, Counter],
         ttft: Histogram,
-        itl: Histogram,
+        itl: "Distribution",
         tpot: Histogram,
         e2e: Histogram,
         decode: Histogram,

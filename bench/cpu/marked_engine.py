@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,8 @@ import numpy.typing as npt
 from llmc.codegen.cpu.target import cpu_target
 from llmc.codegen.cpu.toolchain import compile_library
 from llmc.runtime.artifact.artifact import Artifact, open_artifact
+from llmc.runtime.artifact.hashing import digest
+from llmc.runtime.artifact.manifest import FileEntry
 from llmc.runtime.cpu.device import CpuDevice
 from llmc.runtime.cpu.limits import plan_limits
 from llmc.runtime.loop.engine import Engine
@@ -91,7 +93,10 @@ class MarkedEngine:
         library = Path(self._folder.name) / "model.so"
         flags = (f"-DSTEP_MARKS={len(self.marks)}",)
         compile_library(sources, cpu_target(artifact.target.name), library, extra_flags=flags)
-        marked = _Replaced(artifact.folder, artifact.manifest, artifact.weights, artifact.target, library=library)
+        name, content = artifact.target.library, library.read_bytes()
+        files = {**artifact.manifest.files, name: FileEntry(len(content), digest(content))}
+        manifest = replace(artifact.manifest, files=files)
+        marked = _Replaced(artifact.folder, manifest, artifact.weights, artifact.target, library=library)
         plan = plan_limits(artifact.manifest, artifact.target, LoadOptions(None, 1024, None, None, threads, None))
         self.threads = plan.threads
         device = CpuDevice(marked, plan.step, plan.num_blocks, plan.threads)

@@ -18,9 +18,9 @@ from llmc.compiler.capture.errors import CaptureError, TransformersFailed
 from llmc.compiler.capture.export import Exported, export, meta_model, run_once
 from llmc.compiler.capture.importer import Importer
 from llmc.compiler.capture.order import in_order_of_use
-from llmc.compiler.capture.parameters import Parameters, bind
+from llmc.compiler.capture.parameters import Parameters, bind, stored_values
 from llmc.compiler.capture.sizes import Sizes, ir_dtype
-from llmc.compiler.sources.checkpoint import Checkpoint, QuantisedTensor, Rows
+from llmc.compiler.sources.checkpoint import Checkpoint, Rows
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.setting_at_fault import explained
 from llmc.ir.graph import Builder, Graph, Node, Value
@@ -53,11 +53,7 @@ class Captured:
         if source.origin is Origin.BUFFER:
             values = self.buffers[source.name]
             return values if rows is None else values[rows[0] : rows[1]]
-        tensor = self.checkpoint[source.name]
-        if source.part is None:
-            return tensor.read_f32(rows)
-        assert isinstance(tensor, QuantisedTensor)
-        return tensor.read_part(source.part, rows)
+        return stored_values(self.checkpoint, source, rows)
 
 
 def capture(source: ModelSource) -> Captured:

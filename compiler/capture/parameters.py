@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -19,7 +21,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, dot
 
 from llmc.compiler.capture.conversions import converted
 from llmc.compiler.capture.errors import CaptureError
-from llmc.compiler.sources.checkpoint import AnyTensor, Checkpoint, QuantisedTensor, StoredDtype
+from llmc.compiler.sources.checkpoint import AnyTensor, Checkpoint, QuantisedTensor, Rows, StoredDtype
 from llmc.ir.ops.constant import Apply, Dequantize, Source, WeightExpr
 from llmc.ir.ops.pointwise import Cast
 from llmc.ir.types import DType, TensorType
@@ -114,6 +116,15 @@ def _stored(tensor: AnyTensor) -> WeightExpr:
         raise CaptureError(f"checkpoint tensor {tensor.name} is stored as {tensor.dtype.value}, not supported")
     source = Source(tensor.name, dtypes[tensor.dtype], tensor.shape)
     return source if source.dtype is DType.F32 else Apply(Cast(DType.F32), (source,))
+
+
+def stored_values(checkpoint: Checkpoint, source: Source, rows: Rows | None = None) -> NDArray[Any]:
+    """What a leaf of a parameter's expression stands for, or rows of it; floats as float32."""
+    tensor = checkpoint[source.name]
+    if source.part is None:
+        return tensor.read_f32(rows)
+    assert isinstance(tensor, QuantisedTensor)
+    return tensor.read_part(source.part, rows)
 
 
 def _ignored(model: PreTrainedModel, unexpected: set[str]) -> set[str]:

@@ -11,10 +11,13 @@ from typing import Any, TypeVar
 import click
 
 from llmc.compiler.commands.bench_options import bench_options
-from llmc.ir.formats import Scheme
+from llmc.ir.formats import KV_NAMES, Scheme
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+KV_DTYPES = {name: dtype for dtype, name in KV_NAMES.items()}
 
 
 class SchemeText(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.3
@@ -60,6 +63,9 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Engine folder [default: ./NAME-DTYPE.engine]")
 @click.option("--target", default="cpu", show_default=True, help="One or several (h100,cpu): see `llmc targets`.")
 @click.option("--dtype", type=SchemeText(), help="Of weights [default: as they are stored, bf16 where that is float].")
+@click.option(
+    "--kv-dtype", type=click.Choice(list(KV_DTYPES)), help="Of the KV cache [default: bf16, f32 with f32 weights]."
+)
 @click.option("--max-batch", type=click.IntRange(1, 4096), default=16, show_default=True, help="Requests at once.")
 @click.option("--max-seq-len", type=click.IntRange(1), help="Prompt and answer [default: the model's].")
 @click.option(
@@ -70,17 +76,22 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 @click.option(
     "--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`, for the report."
 )
+@click.option("--certify", type=click.IntRange(0), help="Tokens to measure it on against MODEL [default: 512]; 0: not.")
+@click.option("--max-kl", type=click.FloatRange(0), help="Fail if its mean KL from MODEL is more.")
 def build(
     model: str,
     out: Path | None,
     target: str,
     dtype: Scheme | None,
+    kv_dtype: str | None,
     max_batch: int,
     max_seq_len: int | None,
     step_tokens: int,
     passes: str,
     dump_ir: Path | None,
     limits: Path | None,
+    certify: int | None,
+    max_kl: float | None,
 ) -> None:
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
     from llmc.compiler.build_options import BuildOptions
@@ -102,6 +113,9 @@ def build(
         dump_ir,
         limits,
         as_stored=dtype is None,
+        certify=certify,
+        max_kl=max_kl,
+        kv=KV_DTYPES[kv_dtype] if kv_dtype else None,
     )
     sys.exit(refusing(lambda: build_with_progress(options), ModuleNotFoundError))
 

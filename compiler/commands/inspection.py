@@ -16,6 +16,8 @@ from rich.text import Text
 
 from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
 from llmc.codegen.cuda.target.gpus import GPUS
+from llmc.compiler.commands.certificate_console import certificate_lines, layers_table
+from llmc.compiler.verify.certificate import CERTIFICATE, Certificate, read_certificate
 from llmc.runtime.artifact.artifact import read_file, read_manifest, unread_files
 from llmc.runtime.artifact.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.cpu.memory import available_bytes, usable_cores
@@ -30,7 +32,10 @@ def show_engine(folder: Path) -> None:
     report = json.loads(read_file(folder, manifest, "report.json"))
     console = Console(markup=False, highlight=False)
     console.print(Text(str(folder), "bold"), soft_wrap=True)  # a path stays in one piece
-    console.print(_facts(folder, manifest, report))
+    certificate = read_certificate(folder, manifest)
+    console.print(_facts(folder, manifest, report, certificate))
+    if certificate is not None and certificate.layers:
+        console.print(layers_table(certificate))
     for target in manifest.targets:
         found = report["targets"][target.name]
         console.rule(f"{target.name}", align="left")
@@ -39,7 +44,7 @@ def show_engine(folder: Path) -> None:
                 console.print(table)
 
 
-def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table:
+def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any], certificate: Certificate | None) -> Table:
     model, stored = manifest.model, report["model"]
     source = f", made of {stored['stored_as']}" if stored["stored_as"] else ""
     facts = {
@@ -63,7 +68,9 @@ def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table
             table.add_row(label, value)
     for notice in stored["notices"]:
         table.add_row("note", notice)
-    if unread := unread_files(folder, manifest):
+    for line in certificate_lines(certificate):
+        table.add_row("certificate", line)
+    if unread := [name for name in unread_files(folder, manifest) if name != CERTIFICATE]:
         more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
         table.add_row("files that nobody reads", ", ".join(unread[:8]) + more)
     return table

@@ -66,6 +66,10 @@ class StoredTensor:
             raise SourceError(
                 f"{self.origin}: tensor {self.name} is stored as {self.dtype.value}, llmc reads F32, F16 and BF16"
             )
+        return self.bits(rows)
+
+    def bits(self, rows: Rows | None = None) -> NDArray[Any]:
+        """As `read`, of any format: floats that numpy lacks come as unsigned integers of their width."""
         if rows is not None and not (self.shape and 0 <= rows[0] <= rows[1] <= self.shape[0]):
             raise ValueError(f"rows {rows} of {self.name} with shape {self.shape}")
         values = self.reader(rows)
@@ -98,12 +102,15 @@ class QuantisedTensor:
 
     def read_part(self, part: Part, rows: Rows | None = None) -> NDArray[Any]:
         """A part (ir/formats.py) of rows [start, stop) of N: codes one to a byte, scales and float offsets as float32,
-        int8 offsets as int8. Raises SourceError."""
+        int8 offsets as int8. Raises SourceError, for scales and offsets that are not finite too."""
         values = self.reader(part, rows)
         num_rows = self.shape[0] if rows is None else rows[1] - rows[0]
         expected = self.numbers.part_type(part, TensorType(DType.F32, (num_rows, self.shape[1]))).static_shape()
         if values.shape != expected:
             raise SourceError(f"{self.origin}: {part.value} of {self.name} read as {values.shape}, expected {expected}")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = int(np.argwhere(~np.isfinite(values))[0][0]) + (rows[0] if rows else 0)
+            raise SourceError(f"{self.origin}: {part.value}s of row {row} of {self.name} are not finite: it is damaged")
         return values
 
     def read_f32(self, rows: Rows | None = None) -> NDArray[np.float32]:
@@ -117,9 +124,10 @@ AnyTensor = StoredTensor | QuantisedTensor
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Every tensor of a model by name, sorted."""
+    """Every tensor of a model by name, sorted. `metadata`: what the headers of its files say beside."""
 
     tensors: Mapping[str, AnyTensor]
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> AnyTensor:
         return self.tensors[name]
@@ -135,11 +143,11 @@ class Checkpoint:
         return tuple(self.tensors)
 
 
-def checkpoint_of(tensors: Sequence[AnyTensor]) -> Checkpoint:
+def checkpoint_of(tensors: Sequence[AnyTensor], metadata: Mapping[str, str] | None = None) -> Checkpoint:
     """A checkpoint of these tensors; SourceError where two share a name."""
     by_name: dict[str, AnyTensor] = {}
     for tensor in sorted(tensors, key=lambda t: t.name):
         if (other := by_name.get(tensor.name)) is not None:
             raise SourceError(f"tensor {tensor.name} is stored twice: in {other.origin} and in {tensor.origin}")
         by_name[tensor.name] = tensor
-    return Checkpoint(by_name)
+    return Checkpoint(by_name, metadata or {})

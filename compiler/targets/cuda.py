@@ -23,6 +23,7 @@ from llmc.compiler.progress import Progress
 from llmc.compiler.targets.backend import Builder, Estimator, Lowered
 from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
+from llmc.ir.types import DType
 from llmc.runtime.artifact.manifest import CUDA, ArenaBytes
 from llmc.runtime.artifact.strict_json import render_json, to_plain
 
@@ -32,6 +33,7 @@ class CudaBackend:
 
     kind = CUDA
     layout = WeightLayout.ROWS
+    kv_dtypes = frozenset({DType.BF16, DType.F16})
 
     def __init__(self, gpu: Gpu) -> None:
         self.target = gpu
@@ -50,16 +52,21 @@ class CudaBackend:
     def estimator(self, graph: Graph) -> Estimator:
         return Launched(graph, self.target).estimate
 
+    def refuses(self, scheme: Scheme) -> str | None:
+        if scheme in COMPUTED:
+            return None
+        return f"no CUDA kernel multiplies in {scheme}: use {', '.join(map(str, COMPUTED))}"
+
     def builder(self, scheme: Scheme) -> Builder:
-        return CudaBuilder(self.target, scheme)
+        if (why := self.refuses(scheme)) is not None:
+            raise IRError(why)
+        return CudaBuilder(self.target)
 
 
 class CudaBuilder:
-    """Raises ToolchainError where NVRTC is not installed, IRError for a scheme that GPUs lack."""
+    """Raises ToolchainError where NVRTC is not installed."""
 
-    def __init__(self, target: Gpu, scheme: Scheme) -> None:
-        if scheme not in COMPUTED:
-            raise IRError(f"no CUDA kernel multiplies in {scheme}: use {', '.join(map(str, COMPUTED))}")
+    def __init__(self, target: Gpu) -> None:
         self.target = target
         try:
             version = nvrtc.version()

@@ -3,7 +3,7 @@ who takes his time."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from llmc.runtime.errors import RequestError, RuntimeFailure
 from llmc.runtime.loop.request import FinishReason
@@ -20,25 +20,42 @@ _TOKEN_BYTES, _ALTERNATIVE_BYTES = 64, 24  # of a token with its text; of each i
 
 @dataclass
 class Sample:
-    """One of the answers. What the reader has not taken yet lies behind the three marks of what he has."""
+    """One of the answers. What the reader has not taken yet lies behind the marks of what he has; the latest token's
+    output is kept as it is while it is all that there is."""
 
     answer: Answer
     completion: Completion | None = None
     first_token: float | None = None
     num_cached: int = 0
     last: Output | None = None  # the end, until it is taken
-    taken: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    taken: tuple[int, int, int, int] = (0, 0, 0, 0)
+    fresh: Output | None = None
+    unread: bool = False
+
+    def grown(self, output: Output) -> None:
+        """The answer has grown by this output."""
+        self.fresh = None if self.unread else output
+        self.unread = True
 
     def take(self, index: int) -> Output | None:
         """All that is new, as one output; None if nothing is."""
-        answer, last = self.answer, self.last
-        parts = (answer.token_ids, answer.pieces, answer.logprobs, answer.marks)
-        ids, pieces, logprobs, marks = (part[at:] for part, at in zip(parts, self.taken, strict=True))  # type: ignore
-        if not ids and not pieces and last is None:
+        if not self.unread:
             return None
-        self.taken, self.last = [len(part) for part in parts], None
+        answer, (ids, pieces, logprobs, marks), last, fresh = self.answer, self.taken, self.last, self.fresh
+        self.taken = len(answer.token_ids), len(answer.pieces), len(answer.logprobs), len(answer.marks)
+        self.unread, self.last, self.fresh = False, None, None
+        if fresh is not None:
+            return fresh
         reason, error = (None, None) if last is None else (last.finish_reason, last.error)
-        return Output("".join(pieces), tuple(ids), tuple(logprobs), reason, error, index, tuple(marks))
+        return Output(
+            "".join(answer.pieces[pieces:]),
+            tuple(answer.token_ids[ids:]),
+            tuple(answer.logprobs[logprobs:]),
+            reason,
+            error,
+            index,
+            tuple(answer.marks[marks:]),
+        )
 
 
 class Answers:
@@ -59,7 +76,7 @@ class Answers:
         self.prompt_len = len(prompt)
         self.params = params
         self.seed = params.seed
-        self.samples = [Sample(Answer(params, tokenizer, prompt)) for _ in range(samples)]
+        self.samples = [Sample(Answer(params, tokenizer, prompt, sample)) for sample in range(samples)]
         self.changed: Callable[[], None] = lambda: None  # told whenever there is something new
         self.collected = False  # the whole is waited for: nobody is slow
         self.unread_since: float | None = None
@@ -109,7 +126,7 @@ class Answers:
     def take(self) -> list[Output]:
         """What is new of all samples, joined."""
         self.unread_since, self._unread = None, 0
-        taken = (sample.take(index) for index, sample in enumerate(self.samples))
+        taken = [sample.take(index) for index, sample in enumerate(self.samples)]
         return [output for output in taken if output is not None]
 
     def _token(self, sample: Sample, row: Row) -> None:
@@ -120,6 +137,7 @@ class Answers:
             sample.first_token = time.perf_counter()
             self._tell_begun()
         output = sample.answer.accept(row.token, row.logprobs, row.reason)
+        sample.grown(output)
         if output.finish_reason is not None:
             if row.reason is None:  # a stop string: the child does not know yet
                 self._abort(row.sample, output.finish_reason)
@@ -132,6 +150,7 @@ class Answers:
             sample.answer.interrupt()
         except Exception:  # the fault may lie in the text side itself; the tokens are kept
             sample.answer.pieces.append("")
+        sample.fresh, sample.unread = None, True
         self._finish(sample, reason, 0, error)
 
     def _finish(self, sample: Sample, reason: FinishReason, preemptions: int, error: RuntimeFailure | None) -> None:

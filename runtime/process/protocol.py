@@ -1,7 +1,7 @@
 """What a server needs of an engine: the seam between whoever serves and `AsyncEngine`, which runs it elsewhere."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -32,6 +32,11 @@ class AnswerStream(Protocol):
         """Prompt tokens that the prefix cache had; known once the first output is there."""
 
     def __aiter__(self) -> AsyncIterator[Output]: ...
+
+    def divert(self, take: Callable[[Output], bool] | None) -> None:
+        """While a reader who has all waits for more, outputs go to `take` first, in the callback that brings them: no
+        task is woken for a token. Those that end an answer, and those of which it says that it did not take them, come
+        out of the iteration, which also raises what `take` raises."""
 
     async def result(self) -> list[Completion]:
         """The `n` completions once all are finished, by sample; best first where they were chosen by `best_of`."""

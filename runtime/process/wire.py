@@ -48,7 +48,7 @@ class Submission:
     request_id: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(slots=True)  # not frozen, as TokenEvent: there is one for each row of each step
 class Row:
     """What a step did for one sample. `token` is None where it failed; `reason` is set in the last one."""
 
@@ -108,28 +108,24 @@ def read_rows(plain: Message) -> list[Row]:
     """Raises BrokenFrame."""
     try:
         flat, extras = plain
-        more = {at: (chosen, end) for at, chosen, end in extras}
-        return [_row(flat[4 * at : 4 * at + 4], *more.get(at, (None, None))) for at in range(len(flat) // 4)]
+        rows = [
+            Row(key, sample, None if token < 0 else token, None, None, 0, cached, None)
+            for key, sample, token, cached in zip(*[iter(flat)] * 4, strict=True)
+        ]
+        for at, chosen, end in extras:
+            _extend(rows[at], chosen, end)
+        return rows
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise BrokenFrame(f"rows of a step that cannot be read: {error}") from error
 
 
-def _row(four: Sequence[int], chosen: Sequence[Any] | None, end: Sequence[Any] | None) -> Row:
-    key, sample, token, cached = four
-    logprobs = None
+def _extend(row: Row, chosen: Sequence[Any] | None, end: Sequence[Any] | None) -> None:
     if chosen is not None:
-        logprobs = TokenLogprobs(token, chosen[0], tuple(zip(chosen[1::2], chosen[2::2], strict=True)))
-    reason, preemptions, error = (None, 0, None) if end is None else end
-    return Row(
-        key,
-        sample,
-        None if token < 0 else token,
-        logprobs,
-        None if reason is None else FinishReason(reason),
-        preemptions,
-        cached,
-        read_failure(error),
-    )
+        token = -1 if row.token is None else row.token
+        row.logprobs = TokenLogprobs(token, chosen[0], tuple(zip(chosen[1::2], chosen[2::2], strict=True)))
+    if end is not None:
+        reason, row.preemptions, error = end
+        row.reason, row.error = FinishReason(reason), read_failure(error)
 
 
 def plain_failure(error: RuntimeFailure | None) -> list[Any] | None:

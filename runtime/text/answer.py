@@ -12,13 +12,16 @@ from llmc.runtime.text.tokenizer import Tokenizer
 
 
 class Answer:
-    """Collects one request's output, which continues `prompt`."""
+    """Collects one request's output, which continues `prompt`. `sample`: which of its answers it is."""
 
-    def __init__(self, params: SamplingParams, tokenizer: Tokenizer | None, prompt: Sequence[int] = ()) -> None:
+    def __init__(
+        self, params: SamplingParams, tokenizer: Tokenizer | None, prompt: Sequence[int] = (), sample: int = 0
+    ) -> None:
         self._params = params
         self._detokenizer = StreamDetokenizer(tokenizer, prompt) if tokenizer else None
         self._special_ids = tokenizer.special_ids if tokenizer else frozenset()
         self._stops = StopMatcher(params.stop)
+        self._sample = sample
         self.token_ids: list[int] = []
         self.pieces: list[str] = []
         self.logprobs: list[TokenLogprobs] = []
@@ -48,7 +51,7 @@ class Answer:
             self.stopped_by, reason = self._stops.matched, FinishReason.STOP
         self.pieces.append(text)
         self.marks += marks
-        return Output(text, (token,), (logprobs,) if logprobs is not None else (), reason, marks=marks)
+        return Output(text, (token,), (logprobs,) if logprobs is not None else (), reason, None, self._sample, marks)
 
     def interrupt(self) -> str:
         """The answer ends from outside: the text that was held back."""

@@ -89,5 +89,7 @@ def _end_of(prompt: Sequence[int], tokenizer: Tokenizer) -> list[int]:
 
 def _num_common(a: str, b: str) -> int:
     """How many characters two texts begin with alike."""
+    if b.startswith(a):
+        return len(a)
     shorter = min(len(a), len(b))
     return next((at for at in range(shorter) if a[at] != b[at]), shorter)

@@ -44,6 +44,7 @@ class Tokenizer:
         }
         self.special_ids = frozenset(self._special)
         self._unknown = self.template_variables.get("unk_token")
+        self._silent: dict[int, bool] = {}  # of the tokens that were asked for
         self.byte_ids = _byte_fallback_ids(inner)
         self._marked = self._with_aliases()
         longest_first = sorted((re.escape(text) for text in self._aliases if text), key=len, reverse=True)
@@ -97,7 +98,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out; ids that no token has are left out too."""
         aliases = self._alias_ids
-        return str(self._inner.decode([token for token in ids if token not in aliases], skip_special_tokens=True))
+        if not aliases.isdisjoint(ids):
+            ids = [token for token in ids if token not in aliases]
+        text: str = self._inner.decode(ids, skip_special_tokens=True)
+        return text
 
     def token_text(self, token: int) -> str:
         """How the vocabulary spells one token, special ones included; empty if no token has the id."""
@@ -105,7 +109,11 @@ class Tokenizer:
 
     def is_silent(self, token: int) -> bool:
         """Whether `decode` leaves this id out: a special token, or no token at all."""
-        return token in self.special_ids or token in self._alias_ids or self._inner.id_to_token(token) is None
+        silent = self._silent.get(token)
+        if silent is None:
+            known = self._inner.id_to_token(token) is not None
+            silent = self._silent[token] = token in self.special_ids or token in self._alias_ids or not known
+        return silent
 
     @cached_property
     def template_variables(self) -> dict[str, str]:

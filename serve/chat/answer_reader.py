@@ -34,11 +34,15 @@ class AnswerReader:
         self._source = Source()
         self._marks: deque[Mark] = deque()
         self._num_fed = 0
+        self._is_plain = False  # all that follows is content, but for special tokens
         self._deltas: list[Delta] = []
         self.calls = Calls(expected.tools, self._tell_call)
         self._run = self._answer()
 
     def feed(self, text: str, marks: Sequence[Mark] = ()) -> list[Delta]:
+        if self._is_plain and not marks and not self._marks:
+            self._num_fed += len(text)
+            return [Delta(content=text)] if text else []
         self._marks.extend(marks)
         return self.read(self._with_symbols(text))
 
@@ -103,6 +107,7 @@ class AnswerReader:
         """All that is neither, without the space before and after calls."""
         source = self._source
         format = self._expected.calls
+        self._is_plain = format is None  # and whatever has been fed is read before this waits for more
         reader = CallReader(source, format, self.calls, self._alphabet.written) if format is not None else None
         stops = SPACES | self._alphabet.symbols | format.beginnings if format is not None else frozenset[str]()
         at_start = True

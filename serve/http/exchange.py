@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -21,7 +21,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
-ABORT = "llmc.abort"  # of scope["extensions"]: closes the connection without writing what is left
+# Of scope["extensions"]: closes the connection without writing what is left; its pipe.
+ABORT, PIPE = "llmc.abort", "llmc.pipe"
 BODY_SECONDS = 30.0  # for a whole body
 QUIET_SECONDS = 15.0  # after which a stream gets a comment, so that proxies keep it
 STALLED_SECONDS = 60.0  # for which a reader may take nothing
@@ -31,6 +32,17 @@ _STREAM_HEADERS: list[Header] = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+class Pipe(Protocol):
+    """What a connection may offer beside ASGI: a stream's pieces are written where they come from, with no task that
+    waits for it."""
+
+    def takes_pieces(self) -> bool:
+        """Whether the body of a stream is under way, and its reader keeps up."""
+
+    def put_piece(self, data: bytes) -> None:
+        """Write a piece of it."""
 
 
 class Exchange:
@@ -51,6 +63,7 @@ class Exchange:
         self._send = send
         self._watching: asyncio.Task[None] | None = None
         self._cancels: list[Callable[[], object]] = []
+        self._pipe: Pipe | None = scope.get("extensions", {}).get(PIPE)
         self._streams = False
         self._ended = False
         self._sending_since: float | None = None
@@ -140,6 +153,18 @@ class Exchange:
             self._streams = True
             await self._start(200, _STREAM_HEADERS)
         await self._write(frame, more=True)
+
+    @property
+    def flows(self) -> bool:
+        """Whether `put` would do: not before the first frame is out, nor while a slow reader has to be waited for."""
+        pipe = self._pipe
+        return pipe is not None and self._streams and self._sending_since is None and pipe.takes_pieces()
+
+    def put(self, frame: bytes) -> None:
+        """As `frame`, at once."""
+        assert self._pipe is not None
+        self._pipe.put_piece(frame)
+        self._last_sent = time.perf_counter()
 
     async def end(self, frame: bytes) -> None:
         """The last event."""

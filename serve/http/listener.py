@@ -11,7 +11,7 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from llmc.serve.http.exchange import ABORT
+from llmc.serve.http.exchange import ABORT, PIPE
 from llmc.serve.protocol.errors import ApiError
 
 MAX_HEADERS = 64
@@ -54,7 +54,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: self.transport.abort}  # type: ignore[dict-item]
+        self.scope["extensions"] = {ABORT: self.transport.abort, PIPE: self}  # type: ignore[dict-item]
         self._num_headers = 0
         if self._deadline is None:
             self._deadline = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
@@ -94,6 +94,15 @@ class BoundedHttp(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """uvicorn calls this for what is no HTTP."""
         self._refuse(ApiError(400, msg, code="invalid_http"))
+
+    def takes_pieces(self) -> bool:
+        one = self._answering
+        under_way = one is not None and one.chunked_encoding and not (one.disconnected or one.response_complete)
+        return bool(under_way) and not self.flow.write_paused
+
+    def put_piece(self, data: bytes) -> None:
+        """As uvicorn's `send` writes it."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def _refuse(self, error: ApiError) -> None:
         self._refused = True

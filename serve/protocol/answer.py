@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,17 @@ def finish_reason(reason: FinishReason, error: RuntimeFailure | None) -> str:
     if reason is FinishReason.CANCELLED:
         raise ApiError(503, "the answer was cancelled by the server", code="cancelled")
     return str(reason.value)
+
+
+class TextChunk:
+    """A stream's frames that differ in one text alone: `body(text)` is serialised once."""
+
+    def __init__(self, body: Callable[[str], dict[str, Any]]) -> None:
+        hole = secrets.token_hex(16)
+        self._before, self._after = event(body(hole)).split(orjson.dumps(hole))
+
+    def frame(self, text: str) -> bytes:
+        return b"%b%b%b" % (self._before, orjson.dumps(text), self._after)
 
 
 def event(body: dict[str, Any]) -> bytes:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmc.runtime.loop.results import Completion, Mark, Output, TokenLogprobs
-from llmc.serve.protocol.answer import Head, Usage, event, finish_reason
+from llmc.serve.protocol.answer import Head, TextChunk, Usage, event, finish_reason
 from llmc.serve.protocol.chat import ChatRequest
 from llmc.serve.protocol.delta import ChatParser, Delta
 from llmc.serve.protocol.logprobs import LogprobBodies
@@ -21,6 +21,7 @@ class ChatAnswer:
         self._logprobs = logprobs
         self._new_parser = parser
         self._samples: dict[int, _Sample] = {}
+        self._contents: dict[int, TextChunk] = {}  # their frames that say nothing but content
         self._chunk = head.body("chat.completion.chunk")
         if request.generation.include_usage:
             self._chunk["usage"] = None  # of every chunk but the last, as OpenAI's
@@ -55,12 +56,28 @@ class ChatAnswer:
             return b""
         if first:
             delta = {"role": "assistant", "content": "", **delta}
-        choice: dict[str, Any] = {"index": sample, "delta": delta, "logprobs": None, "finish_reason": reason}
+        plain = reason is None and not output.logprobs and not with_ids
+        if plain and len(delta) == 1 and "content" in delta:
+            return self._content(sample).frame(delta["content"])
+        choice = self._delta(sample, delta, reason)
         if output.logprobs:
             choice["logprobs"] = self._logprobs.chat(output.logprobs)
         if with_ids:
             choice["token_ids"] = output.token_ids
-        return event({**self._chunk, "choices": [choice]})
+        return event(self._chunk_of(choice))
+
+    def _content(self, sample: int) -> TextChunk:
+        found = self._contents.get(sample)
+        if found is None:
+            found = TextChunk(lambda text: self._chunk_of(self._delta(sample, {"content": text}, None)))
+            self._contents[sample] = found
+        return found
+
+    def _delta(self, sample: int, delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
+        return {"index": sample, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+    def _chunk_of(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return {**self._chunk, "choices": [choice]}
 
     def usage_chunk(self, usage: Usage) -> bytes:
         """The last chunk, where it was asked for."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmc.runtime.loop.results import Completion, Output, TokenLogprobs
-from llmc.serve.protocol.answer import Head, Usage, event, finish_reason
+from llmc.serve.protocol.answer import Head, TextChunk, Usage, event, finish_reason
 from llmc.serve.protocol.completions import CompletionRequest
 from llmc.serve.protocol.logprobs import LogprobBodies, Offsets
 
@@ -27,6 +27,7 @@ class CompletionAnswer:
         self._request = request
         self._logprobs = logprobs
         self._offsets: dict[int, Offsets] = {}  # of the choices of a stream
+        self._texts: dict[int, TextChunk] = {}  # their frames that say nothing but text
         self._chunk = head.body("text_completion")
         if request.generation.include_usage:
             self._chunk["usage"] = None
@@ -39,7 +40,7 @@ class CompletionAnswer:
         reason = finish_reason(completion.finish_reason, completion.error) if completion else "length"
         echo = prompt if prompt is not None and self._request.echo else None
         text = (echo.text if echo else "") + (completion.text if completion else "")
-        choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+        choice = self._plain(index, text, reason)
         if self._request.logprobs is not None:
             choice["logprobs"] = self._all_logprobs(completion, echo)
         if prompt is not None and self._request.prompt_logprobs is not None:
@@ -57,13 +58,27 @@ class CompletionAnswer:
         text, with_ids = before + output.text, self._request.generation.with_ids
         if not text and reason is None and not output.logprobs and not with_ids:
             return b""
-        choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+        if reason is None and not output.logprobs and not with_ids:
+            return self._text(index).frame(text)
+        choice = self._plain(index, text, reason)
         if output.logprobs:
             offsets = self._offsets.setdefault(index, self._logprobs.offsets())
             choice["logprobs"] = self._logprobs.completion(output.logprobs, output.token_ids, offsets)
         if with_ids:
             choice["token_ids"] = output.token_ids
-        return event({**self._chunk, "choices": [choice]})
+        return event(self._chunk_of(choice))
+
+    def _text(self, index: int) -> TextChunk:
+        found = self._texts.get(index)
+        if found is None:
+            found = self._texts[index] = TextChunk(lambda text: self._chunk_of(self._plain(index, text, None)))
+        return found
+
+    def _plain(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+
+    def _chunk_of(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return {**self._chunk, "choices": [choice]}
 
     def usage_chunk(self, usage: Usage) -> bytes:
         """The last chunk, where it was asked for."""

@@ -18,9 +18,7 @@ async def chat(server: Server, exchange: Exchange) -> None:
     answer = chat_answer(model, request, ids)
     async with await Answering.begin(server, exchange, model, ids, generation, params) as answering:
         if generation.stream:
-            async for output in answering.outputs():
-                if frame := answer.chunk(output, output.sample):
-                    await exchange.frame(frame)
+            await answering.write(exchange, lambda output: answer.chunk(output, output.sample))
         completions, usage = await answering.finish(exchange)
         if not generation.stream:
             wanted = request.prompt_logprobs

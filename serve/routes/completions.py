@@ -5,6 +5,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
+from llmc.runtime.loop.results import Output
 from llmc.serve.answering import Answering, scored
 from llmc.serve.http.exchange import Exchange
 from llmc.serve.protocol.answer import DONE, Head, Usage
@@ -69,9 +70,11 @@ async def _stream(
     async def one(at: int) -> Usage:
         first = at * request.generation.n
         before = dict.fromkeys(range(request.generation.n), _text(model, request.prompts[at]) if request.echo else "")
-        async for output in under_way[at].outputs():
-            if frame := answer.chunk(output, first + output.sample, before.pop(output.sample, "")):
-                await exchange.frame(frame)
+
+        def frame(output: Output) -> bytes:
+            return answer.chunk(output, first + output.sample, before.pop(output.sample, ""))
+
+        await under_way[at].write(exchange, frame)
         return (await under_way[at].finish(exchange))[1]
 
     usage = _sum(await _together([one(at) for at in range(len(under_way))]))

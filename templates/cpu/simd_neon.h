@@ -45,7 +45,10 @@ LLMC_INLINE vi part_multiply_u32(vi a, uint32_t b, vi* high) {
   return vreinterpretq_s32_u32(vuzp1q_u32(first, second));
 }
 template <int N> LLMC_INLINE vi part_shl(vi a) { return vshlq_n_s32(a, N); }
-template <int N> LLMC_INLINE vi part_shr(vi a) { return vshrq_n_s32(a, N); }
+template <int N> LLMC_INLINE vi part_shr(vi a) {
+  if constexpr (N == 0) return a;
+  else return vshrq_n_s32(a, N);
+}
 LLMC_INLINE vi part_bits(vf a) { return vreinterpretq_s32_f32(a); }
 LLMC_INLINE vf part_from_bits(vi a) { return vreinterpretq_f32_s32(a); }
 LLMC_INLINE vf part_to_f32(vi a) { return vcvtq_f32_s32(a); }
@@ -118,7 +121,6 @@ LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) {
   return vaddq_s32(acc, vpaddq_s32(low, high));
 #endif
 }
-#undef LLMC_LANES
 
 // --- what low-bit weights are made of (codes.h)
 LLMC_INLINE vf part_load_f16(const uint16_t* a) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(a))); }
@@ -133,5 +135,6 @@ LLMC_INLINE vi part_look_up(vi table, vi index) {
   return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(index)));
 }
 LLMC_INLINE int32_t part_sum_s8(const int8_t* a) { return vaddlvq_s8(vld1q_s8(a)); }
+#undef LLMC_LANES
 
 }  // namespace llmc

@@ -62,7 +62,7 @@ def shard_outside(folder: Path) -> None:
 
 
 def quantised(folder: Path) -> None:
-    edit(folder / "config.json", quantization_config={"quant_method": "awq", "bits": 4})
+    edit(folder / "config.json", quantization_config={"quant_method": "aqlm", "nbits": 16})
 
 
 def remote_code(folder: Path) -> None:
@@ -127,7 +127,7 @@ DAMAGES: list[tuple[Callable[[Path], object], tuple[str, ...]]] = [
     (another_shape, ("model.norm.weight", "[63]", "[64]")),
     (integers, ("model.norm.weight", "I8")),
     (float8, ("model.norm.weight", "F8_E4M3")),
-    (quantised, ("awq", "not supported yet")),
+    (quantised, ("config.json: quantization_config: aqlm", "not supported")),
     (remote_code, ("remote code",)),
     (no_config, ("config.json is missing",)),
     (unknown_activation, ("wobble",)),

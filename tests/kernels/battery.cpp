@@ -7,21 +7,20 @@
 
 #include "abi.h"
 #include "harness.h"
-#include "harness_codes.h"
 #include "operand.h"
+#include "quant.h"
 
 extern "C" {
 int64_t row_bytes(int format, int64_t k);
 int64_t panel_bytes(int format, int64_t k);
 void quantize(int format, const float* x, int rows, int k, uint8_t* out);
-int run_linear(int format, const void* panels, const void* scales, int64_t n, int64_t k, const void* operand,
-               int64_t rows, const float* bias, float* out, int threads);
 int64_t codes_row_bytes(int format, int64_t k);
 int64_t codes_panel_bytes(int format, int64_t k);
 void codes_quantize(int format, const float* x, int rows, int k, uint8_t* out);
-void codes_embed(int format, const llmc::Table* table, int64_t n, int k, float* out);
-int codes_linear(int format, const llmc::Table* table, int64_t n, int64_t k, const void* operand, int64_t rows,
-                 float* out, int threads);
+int codes_linear(int format, const llmc::Table* table, int64_t n, int64_t k, const void* operand, int64_t rows, float* out,
+                 int threads);
+int run_linear(int format, const void* panels, const void* scales, int64_t n, int64_t k, const void* operand,
+               int64_t rows, const float* bias, float* out, int threads);
 void simd_to_i32(const float* x, int32_t* y, int n);
 void simd_bf16(const float* x, uint16_t* y, int n);
 void simd_store_s8(const int32_t* x, int8_t* y, int n);
@@ -167,29 +166,31 @@ static void linears() {
       }
 }
 
-// Random codes; scales and offsets whose bytes are 0x3c: about 1 in float16, 0.01 in bfloat16 and float32, 60 in int8.
-static void coded() {
-  const int n = 70, widths[] = {1, 200}, counts[] = {1, 2, 9};
-  for (int format = 0; format < LLMC_TESTED_COUNT; ++format)
-    for (int k : widths) {
-      Array<uint8_t> panels(3 * codes_panel_bytes(format, k)), ones(96 * (k / 16 + 16) * 4);
-      for (size_t i = 0; i < panels.size; ++i) panels.data[i] = (uint8_t)random_bits();
-      memset(ones.data, 0x3c, ones.size);
-      const llmc::Table table{panels.data, ones.data, ones.data};
+// Formats with codes: bytes that are no NaN as fp8, and scales and offsets that are sane as any of their types.
+static void coded_linears() {
+  const int widths[] = {1, 63, 200}, counts[] = {1, 3, 19}, n = 70;
+  for (int format = 0; codes_row_bytes(format, 1); ++format)
+    for (int k : widths)
       for (int rows : counts) {
+        Array<uint8_t> panels(3 * codes_panel_bytes(format, k)), operand(rows * codes_row_bytes(format, k));
+        Array<uint16_t> scales(2 * 96 * 32), offsets(2 * 96 * 32);
         Array<float> x(rows * k), out(rows * n);
-        Array<uint8_t> operand(rows * codes_row_bytes(format, k));
         fill(x, 1.0f);
+        for (size_t i = 0; i < panels.size; ++i) {
+          panels.data[i] = (uint8_t)random_bits();
+          if ((panels.data[i] & 127) == 127) panels.data[i] = 0;
+        }
+        for (size_t i = 0; i < scales.size; ++i) {
+          scales.data[i] = (uint16_t)(0x3800 + random_bits() % 0x400);
+          offsets.data[i] = (uint16_t)(0x3800 + random_bits() % 0x400);
+        }
         codes_quantize(format, x.data, rows, k, operand.data);
+        const llmc::Table table{panels.data, scales.data, offsets.data};
         codes_linear(format, &table, n, k, operand.data, rows, out.data, 2);
         char name[32];
         snprintf(name, sizeof name, "codes-%d-%d-%d", format, k, rows);
         report(name, hash_floats(out.data, out.size));
       }
-      Array<float> row(k);
-      codes_embed(format, &table, 37, k, row.data);
-      report("codes-row", hash_floats(row.data, k));
-    }
 }
 
 static void samples() {
@@ -213,7 +214,7 @@ int main() {
   conversions();
   functions();
   linears();
-  coded();
+  coded_linears();
   samples();
   report("barriers", (uint64_t)barrier_rounds(3, 200));
 }

@@ -34,6 +34,6 @@ CODED = tuple(
 
 
 def header() -> str:
-    """For harness_codes.cpp and battery.cpp."""
+    """For harness_codes.cpp."""
     cases = " ".join(f"FORMAT({i}, {linear_type(scheme)})" for i, scheme in enumerate(CODED))
-    return f"#pragma once\n#define LLMC_TESTED_COUNT {len(CODED)}\n#define LLMC_TESTED_FORMATS {cases}\n"
+    return f"#pragma once\n#define LLMC_TESTED_FORMATS {cases}\n"

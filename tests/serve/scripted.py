@@ -185,6 +185,9 @@ class ScriptedStream:
     def cancel(self) -> None:
         self.cancelled = True
 
+    def divert(self, take: Callable[[Output], bool] | None) -> None:
+        """All of it comes out of the iteration."""
+
     async def result(self) -> list[Completion]:
         async for _ in self:
             pass

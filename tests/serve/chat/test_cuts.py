@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmc.runtime.loop.results import Mark
+from llmc.serve.protocol.delta import Tool
 from tests.serve.chat.styles import STYLES, TOOLS, Message, Model, model, outputs
 
 # What answers are made of, right, wrong and in part.
@@ -55,28 +56,28 @@ PIECES = [
 ANSWERS = st.lists(st.sampled_from(PIECES), max_size=10).map("".join)
 
 
-def in_one(of: Model, text: str, marks: Sequence[Mark]) -> Message:
-    reader = of.style.reader(TOOLS, [])
+def in_one(of: Model, text: str, marks: Sequence[Mark], tools: Sequence[Tool]) -> Message:
+    reader = of.style.reader(tools, [])
     return Message().add([*reader.feed(text, marks), *reader.finish()])
 
 
 @pytest.mark.parametrize("name", STYLES)
 @settings(max_examples=25, deadline=None)
-@given(answer=ANSWERS, data=st.data())
-def test_pieces_do_not_matter(name: str, answer: str, data: st.DataObject) -> None:
+@given(answer=ANSWERS, tools=st.sampled_from([TOOLS, TOOLS, []]), data=st.data())
+def test_pieces_do_not_matter(name: str, answer: str, tools: Sequence[Tool], data: st.DataObject) -> None:
     of = model(name)
     steps = outputs(of, answer)
     text = "".join(step.text for step in steps)
     marks = [mark for step in steps for mark in step.marks]
-    whole = in_one(of, text, marks)
+    whole = in_one(of, text, marks, tools)
     # Token by token, as an engine gives it.
-    reader, streamed = of.style.reader(TOOLS, []), Message()
+    reader, streamed = of.style.reader(tools, []), Message()
     for step in steps:
         streamed.add(reader.feed(step.text, step.marks))
     assert streamed.add(reader.finish()).seen == whole.seen
     # And in any pieces; marks come with the piece before their place, or earlier.
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-    reader, cut = of.style.reader(TOOLS, []), Message()
+    reader, cut = of.style.reader(tools, []), Message()
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         here = [mark for mark in marks if mark.at <= end]
         marks = marks[len(here) :]
