@@ -92,7 +92,9 @@ template <class F> struct Widen {
     store_i32(out, or_i32(low, and_i32(bits(odd), splat_i32((int32_t)0xffff0000u))));
   }
   template <int J> LLMC_INLINE f32x16 byte(i32x16 biased, i32x16 shift) {
-    const i32x16 code = and_i32(shift_right<8 * J>(biased), splat_i32(255));
+    i32x16 code = biased;
+    if constexpr (J > 0) code = shift_right<8 * J>(code);
+    code = and_i32(code, splat_i32(255));
     const f32x16 value = to_f32(add_i32(code, shift));
     return C::VALUE_SCALE == 1.0f ? value : value * C::VALUE_SCALE;
   }
