@@ -19,6 +19,10 @@ namespace llmc {
 LLMC_INLINE uint32_t float_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 LLMC_INLINE float bits_float(uint32_t x) { return __builtin_bit_cast(float, x); }
 
+// 0 to 7 times 2^-9 in bf16: low bytes, then high ones.
+constexpr uint8_t E4M3_SMALL[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60,
+                                    0x00, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c};
+
 }  // namespace llmc
 
 #if defined(LLMC_AVX512)
