@@ -14,8 +14,8 @@ from llmc.compiler.targets.find import find_target
 from llmc.compiler.targets.limits import check_limits
 from llmc.ir.formats import KV_NAMES, Scheme, WeightLayout
 from llmc.ir.parser import ParseError
-from llmc.passes.choose_formats import At, ChooseFormats
 from llmc.ir.types import DType
+from llmc.passes.choose_formats import At, ChooseFormats
 from llmc.passes.pipeline import Pipeline, default_pipeline, with_options
 from llmc.runtime.artifact.artifact import is_engine
 from llmc.runtime.artifact.atomic_folder import check_output, check_writable
