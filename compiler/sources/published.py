@@ -1,12 +1,17 @@
 """Formats that weights are published in, and what a build makes of each: the rows of docs/formats.md.
 
-A test of each row reads such a checkpoint, or is refused (tests/sources/quantised for HuggingFace's).
+A test of each row reads such a checkpoint, or is refused (tests/sources/quantised for HuggingFace's,
+tests/sources/test_gguf_blocks.py for GGUF's).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import gguf
+
+from llmc.compiler.sources.gguf.blocks import FORMATS
 from llmc.ir.formats import Numbers
 from llmc.ir.types import DType
 
@@ -96,4 +101,16 @@ HUGGINGFACE = (
 )
 """With groups of the commonest size; others are kept alike where linears have them (ir/formats.py)."""
 
-GGUF: tuple[Published, ...] = ()
+
+def _gguf() -> Iterator[Published]:
+    """Every type of blocks that the gguf package knows."""
+    for kind, (block, _) in gguf.GGML_QUANT_SIZES.items():
+        if kind in FORMATS:
+            yield Published("GGUF", kind.name, FORMATS[kind].numbers)
+        elif kind in gguf.quants._type_traits and block > 1:
+            yield _floats("GGUF", kind.name, "no numbers that linears are multiplied in")
+        elif block > 1:
+            yield _refused("GGUF", kind.name, "no weights are published so")
+
+
+GGUF = tuple(_gguf())
