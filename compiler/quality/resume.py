@@ -17,8 +17,9 @@ class Resumable:
 
     def __init__(self, module: nn.Module, forward: Callable[[], Tensor]) -> None:
         lists = [(path, found) for path, found in module.named_modules() if isinstance(found, nn.ModuleList)]
-        self._path, layers = max(lists, key=lambda one: len(one[1]), default=("", nn.ModuleList()))
-        self._layers = list(layers)
+        path, layers = max(lists, key=lambda one: len(one[1]), default=("", nn.ModuleList()))
+        self._path: str = path
+        self._layers: list[nn.Module] = list(layers)
         self._outputs: list[Any] = []
         self._order: list[int] = []
         handles = [layer.register_forward_hook(partial(self._keep, at)) for at, layer in enumerate(self._layers)]

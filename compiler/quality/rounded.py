@@ -50,7 +50,7 @@ def round_weights(
     }
     total = sum(map(len, can.values()))
     for batch in _batches([unit for unit, parts in can.items() if parts]):
-        sums = _hessians(module, [names[can[unit][0].tensors] for unit in batch], ids)
+        sums = hessians(module, [names[can[unit][0].tensors] for unit in batch], ids)
         for unit, hessian in zip(batch, sums, strict=True):
             for part in can[unit]:
                 weight = module.get_parameter(names[part.tensors]).detach().numpy()
@@ -84,7 +84,7 @@ def _batches(units: Sequence[Unit]) -> Iterator[list[Unit]]:
         yield batch
 
 
-def _hessians(module: nn.Module, parameters: Sequence[str], ids: Tensor) -> list[NDArray[np.float64]]:
+def hessians(module: nn.Module, parameters: Sequence[str], ids: Tensor) -> list[NDArray[np.float64]]:
     """Of the inputs of the modules that hold these parameters: sums of their products."""
     sums: dict[str, Tensor] = {}
 

@@ -32,7 +32,8 @@ class Calibration:
         """`names`: of parameters, by the checkpoint's tensors that they are made of; where they are its own, none."""
         self._module = module
         self._ids = torch.tensor([list(ids) for ids in sequences])
-        self._names = names if names is not None else {(name,): name for name, _ in module.named_parameters()}
+        own: dict[Tensors, str] = {(name,): name for name, _ in module.named_parameters()}
+        self._names = own if names is None else names
         self._resumable = Resumable(module, self._forward)
         self._answers = torch.log_softmax(self._resumable.answer, -1)
 
