@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from llmc.compiler.targets.backend import Backend, Builder, Lowered
 from llmc.ir.formats import Part, WeightLayout
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin
-from llmc.ir.ops.kernel import Sample
+from llmc.ir.ops.kernel import PackedLinear, Sample
 from llmc.ir.printer import print_graph
 from llmc.passes.pipeline import run_pipeline
 from llmc.passes.rewrite import RuleLog
@@ -74,6 +74,8 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         layout: run_pipeline(captured.graph, pipeline, logs[layout], dump.of(layout, len(pipelines)))
         for layout, pipeline in pipelines.items()
     }
+    for target in targets.values():
+        _check_schemes(target, entries[target.layout])
     progress.stage("generating kernels")
     exprs = {layout: weight_exprs(found) for layout, found in entries.items()}
     placed = place_weights([e for found in exprs.values() for e in found])
@@ -82,7 +84,6 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     for name, target in targets.items():
         weights = {e: where[e] for e in exprs[target.layout]}
         lowered = Lowered(source.name, entries[target.layout], weights, limits)
-        _check_schemes(target, lowered)
         part, reports[name] = builders[name].part(lowered, progress)
         reports[name]["roofline"] = roofline_of(lowered.entries, target, limits, measured)
         parts.append(part)
@@ -133,9 +134,10 @@ class _Dump:
         (self.folder / f"{number:02}-{self.prefix}{name}.llmc").write_text(print_graph(graph))
 
 
-def _check_schemes(target: Backend, lowered: Lowered) -> None:
+def _check_schemes(target: Backend, entries: Sequence[Graph]) -> None:
     """BuildError for what weights are stored in, or a pass was told, where the target has no kernel for it."""
-    for scheme in lowered.schemes:
+    linears = [n.op for graph in entries for n in graph.nodes if isinstance(n.op, PackedLinear)]
+    for scheme in dict.fromkeys(op.scheme for op in linears):
         if (why := target.refuses(scheme)) is not None:
             raise BuildError(f"target {target.name}: {why}; a --dtype of these rounds all weights again")
 

@@ -271,20 +271,25 @@ def batch(
 @main.command()
 @click.argument("model_or_engine")
 @click.option("--roofline", is_flag=True, help="Predict its speed on targets instead: of an engine, or of a model.")
+@click.option("--profile", is_flag=True, help="Measure, on this machine's CPU, what an engine's kernels take.")
 @click.option("--target", help="With --roofline, with commas [default: an engine's, or h100,h200,a100].")
-@click.option("--batch", help="Sequences at once, separated by commas [default: 1,8,64].")
+@click.option("--batch", help="Sequences at once, separated by commas [default: 1,8,64; to measure: 1].")
 @click.option(
-    "--length", type=click.IntRange(1), help="Tokens of each sequence [default: 1024, or what the model has]."
+    "--length",
+    type=click.IntRange(1),
+    help="Tokens of each sequence [default: 1024, or what the model has; to measure: 128].",
 )
 @click.option("--chunk", type=click.IntRange(1), help="Most tokens of a prefill step [default: 2048].")
 @click.option("--dtype", type=SchemeText(), help="Of a model's weights [default: bf16].")
 @click.option("--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`.")
 @click.option("--kernels", is_flag=True, help="Show kernel by kernel for every target and batch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect(model_or_engine: str, roofline: bool, **options: Any) -> None:
+def inspect(model_or_engine: str, roofline: bool, profile: bool, **options: Any) -> None:
     """Show what an engine holds: what fused and what did not and why, kernels, bytes."""
     from llmc.runtime.errors import RuntimeFailure
 
+    if profile:
+        sys.exit(measured(Path(model_or_engine), roofline, options))
     if roofline:
         from llmc.compiler.commands.roofline_console import RooflineOptions, show_roofline
 
@@ -295,6 +300,16 @@ def inspect(model_or_engine: str, roofline: bool, **options: Any) -> None:
     if lone := [name for name, value in options.items() if value]:
         raise click.UsageError(f"--{'json' if lone[0] == 'as_json' else lone[0]} goes with --roofline")
     refusing(lambda: show_engine(Path(model_or_engine)), RuntimeFailure)
+
+
+def measured(engine: Path, roofline: bool, options: dict[str, Any]) -> int:
+    """`inspect --profile`; the exit code."""
+    from llmc.compiler.commands.profile_console import show_profile
+
+    batch, length, as_json = (options.pop(name) for name in ("batch", "length", "as_json"))
+    if lone := ["roofline"] * roofline + [name for name, value in options.items() if value]:
+        raise click.UsageError(f"--{lone[0]} does not go with --profile")
+    return refusing(lambda: show_profile(engine, batch, length, as_json), ModuleNotFoundError)
 
 
 @main.command()

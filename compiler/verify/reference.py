@@ -34,7 +34,10 @@ _OPTIONS: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code":
 
 
 def reference_model(source: ModelSource) -> PreTrainedModel:
-    """transformers' own model in float32, loaded by transformers itself."""
+    """transformers' own model in float32, loaded by transformers itself; of a quantised folder, for which it would ask
+    for packages, with our reading of the weights."""
+    if source.config_file is not None and source.config_file.quantisation is not None:
+        return source_model(source).module
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(source.path)}
     if source.format is SourceFormat.GGUF:
         where = {"pretrained_model_name_or_path": str(source.path.parent), "gguf_file": source.path.name}
