@@ -147,9 +147,10 @@ def finished(
         return read_manifest(out)
 
     manifest = manifest or read_manifest(engine)
-    for name in (*manifest.files, MANIFEST):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(engine / name, folder / name)
+    if not (folder / MANIFEST).exists():  # a library that is loaded is not written over
+        for name in (*manifest.files, MANIFEST):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(engine / name, folder / name)
     Certifying(open_source(str(speaking)), asked, twin, Progress()).finish(folder, manifest)
     found = read_certificate(folder, manifest)
     assert found is not None
