@@ -94,4 +94,26 @@ HUGGINGFACE = (
 )
 """With groups of the commonest size; others are kept alike where linears have them (ir/formats.py)."""
 
-GGUF: tuple[Published, ...] = ()
+_GGUF = "GGUF"
+_IQ = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+GGUF = (
+    _kept(_GGUF, "Q8_0", _I8, 32, _F16),
+    _kept(_GGUF, "Q4_0", _I4, 32, _F16),
+    _kept(_GGUF, "Q4_1", _U4, 32, _F16, _F16),
+    _kept(_GGUF, "Q5_0", _I8, 32, _F16),
+    _kept(_GGUF, "Q5_1", _I8, 32, _F16, _F16),
+    _kept(_GGUF, "Q4_K", _U4, 32, _F32, _F32),
+    _kept(_GGUF, "Q5_K", _I8, 32, _F32, _F32),
+    _kept(_GGUF, "Q6_K", _I8, 16, _F32),
+    _kept(_GGUF, "IQ4_NL", DType.NL4, 32, _F16),
+    _kept(_GGUF, "IQ4_XS", DType.NL4, 32, _F32),
+    _kept(_GGUF, "MXFP4", _FP4, 32, _BF16),
+    _kept(_GGUF, "NVFP4", _FP4, 16, _F16),
+    _floats(_GGUF, "Q2_K", "2 bits"),
+    _floats(_GGUF, "Q3_K", "3 bits"),
+    *(_floats(_GGUF, form, "its codes stand for vectors") for form in _IQ),
+    *(_floats(_GGUF, form, "weights of three values") for form in ("TQ1_0", "TQ2_0")),
+    _floats(_GGUF, "merged experts", "experts are one parameter of three dimensions"),
+    _floats(_GGUF, "GPT-2's transposed matrices", "groups go along the other axis"),
+    *(_refused(_GGUF, form, "the gguf package has no values of it") for form in ("Q1_0", "Q8_1", "Q8_K")),
+)

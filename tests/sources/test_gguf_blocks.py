@@ -16,6 +16,7 @@ from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.gguf.blocks import FORMATS
 from llmc.compiler.sources.gguf.checkpoint import _TransformersView
 from llmc.compiler.sources.gguf.tensor import GgufTensor
+from llmc.compiler.sources.published import GGUF
 from llmc.compiler.sources.resolve import open_source
 from llmc.ir.formats import Part
 from tests.sources.gguf_files import llama_metadata, llama_tensors, meta, tiny_llama, write_gguf
@@ -68,6 +69,18 @@ def dequantised(kind: Kind, blocks: Bytes) -> NDArray[np.float32]:
         return dequantize(torch.from_numpy(blocks), int(kind)).float().numpy().reshape(len(blocks), -1)
     except (KeyError, NotImplementedError, ValueError):
         return gguf.dequantize(blocks, kind)
+
+
+def test_every_type_is_in_the_table_of_formats() -> None:
+    """Integers and doubles are no formats of weights."""
+    types = {kind.name for kind in Kind} - {"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"}
+    known = {kind.name for kind in gguf.quants._type_traits}
+    stated = {row.form: row for row in GGUF if row.form in types}
+    assert stated.keys() == types
+    assert {name: row.numbers for name, row in stated.items() if row.numbers} == {
+        kind.name: format_.numbers for kind, format_ in FORMATS.items()
+    }
+    assert {name for name, row in stated.items() if row.refused} == types - known
 
 
 @pytest.mark.parametrize("kind", FORMATS, ids=[kind.name for kind in FORMATS])
