@@ -43,11 +43,6 @@ class Source(WeightExpr):
     def type(self) -> TensorType:
         return TensorType(self.dtype, self.shape)
 
-    @property
-    def holds_values(self) -> bool:
-        """One for each number of the parameter, as scales and offsets do not."""
-        return self.part in (None, Part.DATA)
-
 
 @dataclass(frozen=True)
 class Literal(WeightExpr):
