@@ -125,30 +125,15 @@ LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) {
 // --- what low-bit weights are made of (codes.h)
 LLMC_INLINE vf part_load_f16(const uint16_t* a) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(a))); }
 LLMC_INLINE vi part_load_s8(const int8_t* a) {
-  int8x8_t bytes = {};
+  int8x8_t bytes = vdup_n_s8(0);
   __builtin_memcpy(&bytes, a, 4);
   return vmovl_s16(vget_low_s16(vmovl_s8(bytes)));
 }
-LLMC_INLINE vi part_load_u16(const uint16_t* a) { return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(a))); }
 LLMC_INLINE vi part_table(const uint8_t* a) { return vreinterpretq_s32_u8(vld1q_u8(a)); }
 LLMC_INLINE vi part_look_up(vi table, vi index) {
   return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(index)));
 }
 LLMC_INLINE int32_t part_sum_s8(const int8_t* a) { return vaddlvq_s8(vld1q_s8(a)); }
 #undef LLMC_LANES
-
-// --- what low-bit weights are made of (codes.h)
-LLMC_INLINE vf part_load_f16(const uint16_t* a) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(a))); }
-LLMC_INLINE vi part_load_s8(const int8_t* a) {
-  int8x8_t bytes = vdup_n_s8(0);
-  __builtin_memcpy(&bytes, a, 4);
-  return vmovl_s16(vget_low_s16(vmovl_s8(bytes)));
-}
-LLMC_INLINE vi part_load_u16(const uint16_t* a) { return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(a))); }
-LLMC_INLINE vi part_table(const uint8_t* a) { return vreinterpretq_s32_u8(vld1q_u8(a)); }
-LLMC_INLINE vi part_look_up(vi table, vi index) {
-  return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(index)));
-}
-LLMC_INLINE int32_t part_sum_s8(const int8_t* a) { return vaddlvq_s8(vld1q_s8(a)); }
 
 }  // namespace llmc
