@@ -20,10 +20,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from llmc.codegen.engine_weights import placed_in
 from llmc.codegen.package import Contents, manifest_of, write_files
 from llmc.codegen.random_weights import RandomWeights
-from llmc.codegen.weights import Array, PlacedWeight, place_weights, weight_exprs, write_pieces
-from llmc.ir.parser import ParseError, parse_all
+from llmc.codegen.weights import Array, PlacedWeight, write_pieces
 from llmc.runtime.artifact.artifact import WEIGHTS, is_engine, seal
 from llmc.runtime.artifact.atomic_folder import atomic_folder
 from llmc.runtime.artifact.manifest import Manifest
@@ -86,20 +86,4 @@ def _open(hollow: Path) -> tuple[Manifest, list[PlacedWeight]]:
         manifest = from_plain(Manifest, parse_json(path.read_bytes()))
     except JsonMismatch as error:
         raise ManifestInvalid(f"{path}: {error}") from error
-    exprs = {}
-    for target in manifest.targets:
-        graph = hollow / target.plans / "graph.llmc"
-        try:
-            exprs[target.name] = weight_exprs(parse_all(graph.read_text()))
-        except (OSError, UnicodeDecodeError, ParseError) as error:
-            raise ManifestInvalid(f"{graph}: {error}") from error
-    placed = place_weights([expr for found in exprs.values() for expr in found])
-    sizes = {w.expr: w.num_bytes for w in placed}
-    for target in manifest.targets:
-        found = sum(sizes[expr] for expr in exprs[target.name])
-        if found != target.memory.weights_bytes:
-            raise ManifestInvalid(
-                f"{path}: {target.name} has {target.memory.weights_bytes} bytes of weights, its graph {found}: "
-                "prepare it again"
-            )
-    return replace(manifest, files={}), placed
+    return replace(manifest, files={}), list(placed_in(hollow, manifest))

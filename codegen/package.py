@@ -12,7 +12,7 @@ from llmc.codegen.weights import PlacedWeight, SourceReader, write_weights
 from llmc.ir.graph import Graph
 from llmc.ir.printer import print_graph
 from llmc.runtime.artifact.artifact import WEIGHTS, is_engine, seal
-from llmc.runtime.artifact.atomic_folder import atomic_folder
+from llmc.runtime.artifact.atomic_folder import atomic_folder, fsync_tree
 from llmc.runtime.artifact.kv_layout import KvLayout
 from llmc.runtime.artifact.manifest import (
     CPU,
@@ -65,16 +65,27 @@ class Contents:
     texts: Mapping[str, str]
 
 
-def write_engine(out: Path, contents: Contents, reader: SourceReader, progress: Callable[[int], None]) -> Manifest:
+def write_engine(
+    out: Path,
+    contents: Contents,
+    reader: SourceReader,
+    progress: Callable[[int], None],
+    finish: Callable[[Path, Manifest], None] = lambda folder, manifest: None,
+) -> Manifest:
     """Build the folder beside `out` and move it into place whole.
 
-    `progress` is told the weight bytes just written. Raises OutputOccupied when `out` exists and is no engine, DiskFull
-    before anything is compiled where the weights do not fit.
+    `progress` is told the weight bytes just written. `finish` has the finished engine before it is in place: what it
+    writes there is part of the folder and not of the manifest, and if it raises there is no engine. Raises
+    OutputOccupied when `out` exists and is no engine, DiskFull before anything is compiled where the weights do not
+    fit.
     """
     with atomic_folder(out, is_engine, known_bytes(contents)) as folder:
         write_files(folder, contents)
         write_weights(folder / WEIGHTS, contents.weights, reader, progress)
-        return seal(folder, manifest_of(contents))
+        manifest = seal(folder, manifest_of(contents))
+        finish(folder, manifest)
+        fsync_tree(folder)
+        return manifest
 
 
 def known_bytes(contents: Contents) -> int:

@@ -14,14 +14,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from llmc.codegen.packing import PANEL, Bits, Packing, bits, round_up, stored_bytes
+from llmc.codegen.packing import PANEL, Bits, Packing, ScalePacking, bits, round_up, stored_bytes
 from llmc.ir.formats import Part
 from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.constant import (
     Apply,
+    Dequantize,
     Interleave,
     Literal,
     Pack,
+    PackScales,
     Quantize,
     Source,
     Weight,
@@ -80,7 +82,8 @@ def place_weights(exprs: Sequence[WeightExpr]) -> list[PlacedWeight]:
 
 def weight_name(expr: WeightExpr) -> str:
     """The checkpoint tensors a weight is made of, joined; scales of a quantised weight end in .scale."""
-    parts = {op.part for op in _ops(expr) if isinstance(op, Quantize)} - {Part.DATA}
+    stored = {s.part for s in sources(expr) if s.part is not None}
+    parts = ({op.part for op in _ops(expr) if isinstance(op, Quantize)} or stored) - {Part.DATA}
     names = "+".join(dict.fromkeys(s.name for s in sources(expr))) or "constant"
     return ".".join([names, *(part.value for part in parts)])
 
@@ -178,10 +181,15 @@ def stored(expr: WeightExpr, reader: SourceReader) -> Iterator[npt.NDArray[np.ui
         packing = Packing(expr.op.scheme, expr.op.order)
         yield from packing.pack_stream(n, k, read, CHUNK_VALUES * packing.dtype.itemsize)
         return
+    step = round_up(max(1, CHUNK_VALUES // _row_values(expr)), PANEL) if shape else 1  # whole runs of interleaved parts
+    if isinstance(expr, Apply) and isinstance(expr.op, PackScales):
+        packed = ScalePacking(expr.op.scheme, type_.dtype)
+        for start in range(0, shape[0], step):
+            yield packed.pack(as_bits(evaluator.rows(expr.args[0], start, min(shape[0], start + step))))
+        return
     if not shape:
         yield as_bits(evaluator.whole(expr)).reshape(1).view(np.uint8)
         return
-    step = round_up(max(1, CHUNK_VALUES // _row_values(expr)), PANEL)  # interleaved parts are cut at whole runs
     for start in range(0, shape[0], step):
         values = as_bits(evaluator.rows(expr, start, min(shape[0], start + step)))
         yield np.ascontiguousarray(values).reshape(-1).view(np.uint8)
@@ -222,9 +230,9 @@ class Evaluator:
                 return self.reader.read(expr, (start, stop))
             case Apply(Unary() | Binary() | Where() | Cast() as op, args):
                 return apply_op(op, [self._aligned(a, expr, start, stop) for a in args])
-            case Apply(Quantize() as op, (arg,)):
-                return apply_op(op, [self.rows(arg, start, stop)])
-            case Apply(Pack(), (arg,)):
+            case Apply(Quantize() | Dequantize() as op, args):
+                return apply_op(op, [self.rows(arg, start, stop) for arg in args])
+            case Apply(Pack() | PackScales(), (arg,)):
                 return self.rows(arg, start, stop)
             case Apply(Concat(0), args):
                 return self._concat(args, start, stop)

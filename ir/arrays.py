@@ -1,19 +1,17 @@
 """What each op does to numpy arrays: the arithmetic of the reference interpreter.
 
 Transcendental functions and reductions go through float64 and round once. bf16 and f16 values are held as float32
-arrays that have been rounded to the format.
+arrays that have been rounded to the format, quantised ones as their codes, one to a byte.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from llmc.ir.formats import Numbers, Part
 from llmc.ir.ops.attention import Attention, Mask, PagedAttention
 from llmc.ir.ops.nn import LayerNorm, RopeStyle
 from llmc.ir.ops.pointwise import BinaryFn, UnaryFn
@@ -33,6 +31,11 @@ NUMPY: dict[DType, npt.DTypeLike] = {
     DType.I32: np.int32,
     DType.I64: np.int64,
     DType.BOOL: np.bool_,
+    DType.I4: np.int8,
+    DType.U4: np.uint8,
+    DType.F4_E2M1: np.uint8,
+    DType.NL4: np.uint8,
+    DType.F8_E4M3: np.uint8,
 }
 
 
@@ -55,32 +58,6 @@ def round_bf16(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 def widened(x: Array) -> Floats:
     return x.astype(np.float64)
-
-
-@dataclass(frozen=True)
-class QuantizedRows:
-    """Numbers with scales: data [rows, K], scales f32 [rows, groups] of `group` columns each (0: the row)."""
-
-    data: Array
-    scales: Array
-    group: int
-
-    @classmethod
-    def of(cls, parts: list[Array], numbers: Numbers) -> QuantizedRows:
-        """From arrays of their own."""
-        data, scales = parts
-        return cls(data, scales.reshape(len(data), -1), numbers.group or 0)
-
-    def part(self, part: Part) -> Array:
-        """As an array of its own: scales are f32 [rows] where there is one to a row."""
-        if part is Part.DATA:
-            return self.data
-        return self.scales if self.group else self.scales[:, 0]
-
-    def floats(self) -> Floats:
-        width = self.data.shape[1]
-        per_column = np.repeat(self.scales, self.group or width, 1)[:, :width]
-        return np.asarray(widened(self.data) * widened(per_column))
 
 
 def unary(fn: UnaryFn, x: Array) -> Array:
@@ -233,16 +210,6 @@ def attention(op: Attention, args: list[Array]) -> Floats:
     allowed = visible(op.mask, positions, positions) & (seqs[:, None] == seqs[None])
     per_head = attend(op, q.transpose(1, 0, 2), k.transpose(1, 0, 2), v.transpose(1, 0, 2), allowed, sinks)
     return per_head.transpose(1, 0, 2)
-
-
-def quantize(x: npt.NDArray[np.float32], numbers: Numbers) -> QuantizedRows:
-    """Symmetric per group of a row, computed in float32."""
-    size, limit = numbers.group or x.shape[1], np.float32(numbers.largest)
-    groups = np.pad(x, ((0, 0), (0, -x.shape[1] % size))).reshape(len(x), -1, size)
-    largest = np.abs(groups).max(-1)
-    inverse = np.divide(limit, largest, out=np.zeros_like(largest), where=largest > 0)
-    data = np.clip(np.rint(groups * inverse[..., None]), -limit, limit).astype(NUMPY[numbers.element])
-    return QuantizedRows(data.reshape(len(x), -1)[:, : x.shape[1]], largest / limit, numbers.group or 0)
 
 
 def interleave(parts: list[Array], rows: int) -> Array:

@@ -10,7 +10,7 @@ import typing
 from enum import Enum
 
 from llmc.ir.dims import Dim, Poly, sym
-from llmc.ir.formats import Groups, Packed, Scheme, WeightLayout
+from llmc.ir.formats import Groups, Packed, ScalePanels, Scheme, WeightLayout
 from llmc.ir.graph import Graph, Node, Op, Value
 from llmc.ir.ops import attention, kernel, nn, reduce, shape  # noqa: F401  their ops are known once they are made
 from llmc.ir.ops.constant import Apply, Literal, Source, WeightExpr
@@ -190,6 +190,9 @@ class _Parser:
         if groups:
             self.next += 1
             return Groups(int(groups[1]))
+        if self.accept("scales"):
+            self.expect("of")
+            return ScalePanels(self._scheme())
         scheme = self._scheme()
         self.expect("in")
         return Packed(scheme, self._enum(WeightLayout))

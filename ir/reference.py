@@ -16,13 +16,11 @@ from llmc.ir.arrays import (
     NUMPY,
     Array,
     Floats,
-    QuantizedRows,
     attend,
     attention,
     binary,
     interleave,
     layer_norm,
-    quantize,
     reduce,
     rope,
     rope_table,
@@ -33,14 +31,16 @@ from llmc.ir.arrays import (
     widened,
 )
 from llmc.ir.dims import Dim, Poly, evaluate
-from llmc.ir.formats import Numbers, weight_numbers
+from llmc.ir.formats import Numbers, kv_numbers, weight_numbers
 from llmc.ir.graph import Graph, Node, Op, Value
 from llmc.ir.ops.attention import Attention, KvWrite, MaskDescriptor, PagedAttention
 from llmc.ir.ops.constant import (
     Apply,
+    Dequantize,
     Interleave,
     Literal,
     Pack,
+    PackScales,
     Quantize,
     Scalar,
     Source,
@@ -52,6 +52,7 @@ from llmc.ir.ops.nn import Embedding, LayerNorm, RmsNorm, Rope, RopeTable
 from llmc.ir.ops.pointwise import Binary, Cast, Unary, Where
 from llmc.ir.ops.reduce import GatedLinear, Linear, MatMul, Reduce, Softmax
 from llmc.ir.ops.shape import Arange, Concat, Expand, GatherRows, Permute, Slice, View
+from llmc.ir.quantise import Quantised, quantise, quantise_input
 from llmc.ir.types import DType
 
 ReadSource = Callable[[Source], Array]
@@ -120,7 +121,7 @@ class _Interpreter:
             case RopeTable():
                 results = rope_table(*arrays)
             case QuantizeRows(group):
-                return [quantize(arrays[0].astype(np.float32), Numbers(DType.I8, group))]
+                return [quantise_input(arrays[0].astype(np.float32), Numbers(DType.I8, group))]
             case Embedding() if len(arrays) > 2:
                 table, ids, *scales = arrays
                 rows = [part[ids] for part in (table, *scales)]
@@ -202,8 +203,12 @@ class _Interpreter:
                 return args[0]
             case Interleave(rows):
                 return interleave(args, rows)
-            case Quantize(scheme, part):
-                return quantize(args[0].astype(np.float32), scheme.weight).part(part)
+            case PackScales():
+                return args[0]
+            case Quantize(numbers, part):
+                return quantise(args[0].astype(np.float32), numbers).part(part)
+            case Dequantize(numbers):
+                return Quantised.of(args, numbers).floats().astype(np.float32)
         raise TypeError(f"the interpreter has no meaning for {op}")
 
     def cached(self, op: KvWrite | PagedAttention, inputs: list[object]) -> object:
@@ -213,7 +218,7 @@ class _Interpreter:
         if isinstance(op, KvWrite):
             k, v, positions, seqs = arrays
             for t, (position, seq) in enumerate(zip(positions, seqs, strict=True)):
-                entry = tuple(self._real(round_to(x[t], op.dtype)) for x in (k, v))
+                entry = tuple(self._real(_kept(x[t], op.dtype)) for x in (k, v))
                 cache.entries[op.slot, int(seq), int(position)] = (entry[0], entry[1])  # type: ignore[assignment]
             return cache
         q, positions, seqs, *sinks = arrays
@@ -230,7 +235,7 @@ class _Interpreter:
     def packed_linear(self, op: PackedLinear, inputs: list[object]) -> list[object]:
         x, *rest = inputs
         parts, extra = [np.asarray(p) for p in rest[: op.num_parts]], rest[op.num_parts :]
-        rows = x.floats() if isinstance(x, QuantizedRows) else widened(np.asarray(x))
+        rows = x.floats() if isinstance(x, Quantised) else widened(np.asarray(x))
         result = rows @ _floats(parts, op.scheme.weight).T
         results = [result]
         if op.gated:
@@ -240,9 +245,17 @@ class _Interpreter:
         return self.graph(op.epilogue, [*(self._real(r) for r in results), *extra])
 
 
+def _kept(x: Array, dtype: DType) -> Array:
+    """Heads [H, D] of a position as a cache in this dtype gives them back."""
+    numbers = kv_numbers(dtype)
+    if numbers.group is None:
+        return round_to(x, dtype)
+    return quantise_input(x.astype(np.float32), numbers).floats().astype(np.float32)
+
+
 def _floats(parts: list[Array], numbers: Numbers) -> Floats:
     """What the parts of a matrix mean."""
-    return widened(parts[0]) if numbers.group is None else QuantizedRows.of(parts, numbers).floats()
+    return widened(parts[0]) if numbers.group is None else Quantised.of(parts, numbers).floats()
 
 
 def _bind(shape: tuple[Dim, ...], actual: tuple[int, ...], sizes: dict[str, int]) -> None:

@@ -17,10 +17,22 @@ class DType(Enum):
     I32 = "i32"
     I64 = "i64"
     BOOL = "bool"
+    # of quantised weights alone; arrays hold one code to a byte
+    I4 = "i4"
+    U4 = "u4"
+    F4_E2M1 = "f4e2m1"  # OCP's 4-bit float
+    NL4 = "nl4"  # an index into 16 integers (ir/codes.py)
+    F8_E4M3 = "f8e4m3"  # OCP's 8-bit float without infinities
+
+    @property
+    def num_bits(self) -> int:
+        """Of a value in memory."""
+        return _BITS[self.value]
 
     @property
     def num_bytes(self) -> int:
-        return {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "u8": 1, "i32": 4, "i64": 8, "bool": 1}[self.value]
+        """Of a value in an array: whole bytes."""
+        return -(-self.num_bits // 8)
 
     @property
     def is_float(self) -> bool:
@@ -28,10 +40,14 @@ class DType(Enum):
 
     def holds(self, other: DType) -> bool:
         """Is every value of `other` also a value of this dtype, so that a conversion and back loses nothing?"""
-        return self is other or other.value in _HOLDS[self.value]
+        return self is other or other.value in _HOLDS.get(self.value, ())
 
 
-_HOLDS = {
+_BITS = {
+    **{"f32": 32, "f16": 16, "bf16": 16, "i8": 8, "u8": 8, "i32": 32, "i64": 64, "bool": 8},
+    **{"i4": 4, "u4": 4, "f4e2m1": 4, "nl4": 4, "f8e4m3": 8},
+}
+_HOLDS: dict[str, tuple[str, ...]] = {
     "f32": ("f16", "bf16", "i8", "u8", "bool"),
     "f16": ("i8", "u8", "bool"),
     "bf16": ("i8", "u8", "bool"),

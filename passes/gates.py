@@ -37,7 +37,7 @@ class FuseGates:
 
 def _meeting(graph: Graph, users: dict[Value, list[Node]], a: Node, b: Node) -> Cone | None:
     """The smallest cone in which both results end."""
-    if a.inputs[1].type != b.inputs[1].type:
+    if a.inputs[1].type != b.inputs[1].type or a.op != b.op:
         return None
     seeds = (a.output, b.output)
     return next((c for c in cones(graph, users, seeds) if all(s in users and s is not c.exit for s in seeds)), None)
@@ -59,4 +59,5 @@ def _gated(cone: Cone, a: Node, b: Node, scalars: dict[Value, Scalar]) -> Node:
     body = Graph("gate", inputs, chain.outputs, (*builder.nodes, *chain.nodes))
     exit_loc = next(n.loc for n in cone.nodes if n.output is cone.exit)
     operands = (a.inputs[0], a.inputs[1], b.inputs[1], *biases, *extras)
-    return Node(GatedLinear(body), operands, (cone.exit,), exit_loc)
+    assert isinstance(a.op, Linear)
+    return Node(GatedLinear(body, a.op.scheme), operands, (cone.exit,), exit_loc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Builder, Graph, Node, Value, substitute
 from llmc.ir.ops.constant import Apply, Literal, Weight, WeightExpr
 from llmc.ir.ops.reduce import Linear, MatMul
@@ -61,15 +62,15 @@ class RaiseLinears:
 
 @dataclass(frozen=True)
 class FuseLinears:
-    """Linears of one input become one linear of the stacked weights, followed by slices (q, k, v)."""
+    """Linears of one input and scheme become one linear of the stacked weights, followed by slices (q, k, v)."""
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
         constants = {n.output: n.op.expr for n in graph.nodes if isinstance(n.op, Weight)}
-        groups: dict[tuple[Value, DType, DType], list[Node]] = {}
+        groups: dict[tuple[Value, DType, DType, Scheme | None], list[Node]] = {}
         for node in graph.nodes:
             if isinstance(node.op, Linear) and all(v in constants for v in node.inputs[1:]):
                 x, w, *bias = node.inputs
-                kind = w.tensor.dtype, bias[0].tensor.dtype if bias else DType.F32
+                kind = w.tensor.dtype, bias[0].tensor.dtype if bias else DType.F32, node.op.scheme
                 groups.setdefault((x, *kind), []).append(node)
         fused: dict[Node, list[Node]] = {g[0]: g for g in groups.values() if len(g) > 1}
         builder = Builder()
@@ -92,7 +93,7 @@ class FuseLinears:
                 constants[n.inputs[2]] if len(n.inputs) == 3 else _zeros(w) for n, w in zip(group, widths, strict=True)
             ]
             stacked.append(Apply(Concat(0), tuple(biases)))
-        whole = b.add(Linear(), group[0].inputs[0], *(b.add(Weight(s)) for s in stacked))
+        whole = b.add(group[0].op, group[0].inputs[0], *(b.add(Weight(s)) for s in stacked))
         start = 0
         for node, width in zip(group, widths, strict=True):
             replaced[node.output] = b.add(Slice(whole.tensor.rank - 1, start, start + width), whole, loc=node.loc)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from llmc.ir.formats import Part, Scheme, WeightLayout
 from llmc.ir.graph import Builder, Graph, IRError, Node, Value, eliminate_dead_code
@@ -11,6 +10,7 @@ from llmc.ir.ops.constant import (
     Apply,
     Interleave,
     Pack,
+    PackScales,
     Quantize,
     Scalar,
     Weight,
@@ -22,48 +22,27 @@ from llmc.ir.ops.pointwise import Binary, BinaryFn, Cast
 from llmc.ir.ops.reduce import GatedLinear, Linear
 from llmc.ir.types import DType
 from llmc.passes.canonicalise import merge_equal
+from llmc.passes.choose_formats import scheme_of
 from llmc.passes.cone import OPERAND_PAD, cones
-from llmc.passes.linears import JOINED
 from llmc.passes.rewrite import RuleLog
+from llmc.passes.stored_numbers import stored_part
 
 # CUDA kernels do not read beyond an operand's row.
 _OPERAND_PAD = {WeightLayout.PANELS: OPERAND_PAD, WeightLayout.ROWS: 1}
 
 
 @dataclass(frozen=True)
-class At:
-    """The scheme of linears of some modules. `module`: a pattern of their paths, as `*.mlp.*` or `lm_head`."""
-
-    module: str
-    scheme: Scheme
-
-
-@dataclass(frozen=True)
 class LowerLinears:
-    """linear and gated_linear => packed_linear with the pointwise nodes that follow as its epilogue.
+    """linear and gated_linear => packed_linear in their schemes, with the pointwise nodes that follow as its epilogue.
 
-    Each linear is in the scheme of the first of `others` that names its module, else in `scheme`. A table that an
-    embedding and the head share is packed once and read by both; other tables stay in rows.
+    A table that an embedding and the head share is packed once and read by both; other tables stay in rows of `stored`.
     """
 
-    scheme: Scheme
+    stored: DType
     layout: WeightLayout = WeightLayout.PANELS
-    others: tuple[At, ...] = ()
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
         return _Lowering(self, merge_equal(self._spelled_out(graph)), log).run()
-
-    def scheme_of(self, loc: str) -> Scheme:
-        """Of the linear at a place. IRError where linears that were joined are to have several."""
-        found = {module: self._named(module) for module in loc.split(JOINED)}
-        first, *rest = dict.fromkeys(found.values())
-        if rest:
-            wanted = ", ".join(f"{module} in {scheme}" for module, scheme in found.items())
-            raise IRError(f"one linear, joined of {wanted}: give them one scheme, or leave out fuse-linears")
-        return first
-
-    def _named(self, module: str) -> Scheme:
-        return next((at.scheme for at in self.others if fnmatchcase(module, at.module)), self.scheme)
 
     def _spelled_out(self, graph: Graph) -> Graph:
         """Biases as additions and operands as conversions of their own, so that epilogues can take both."""
@@ -75,19 +54,19 @@ class LowerLinears:
             x, *rest = node.inputs
             if x.tensor.rank != 2:
                 raise IRError(f"linear at {node.loc or 'no module'}: input {x.type}, expected [T, K]")
-            operand = self._operand(b, x, node.loc)
+            operand = self._operand(b, x, node)
             if isinstance(node.op, Linear) and len(rest) == 2:
-                plain = b.add(Linear(), operand, rest[0], loc=node.loc)
+                plain = b.add(node.op, operand, rest[0], loc=node.loc)
                 b.nodes.append(Node(Binary(BinaryFn.ADD), (plain, rest[1]), node.outputs, node.loc))
             else:
                 b.nodes.append(Node(node.op, (operand, *rest), node.outputs, node.loc))
         return Graph(graph.name, graph.inputs, graph.outputs, tuple(b.nodes))
 
-    def _operand(self, b: Builder, x: Value, loc: str) -> Value:
-        numbers = self.scheme_of(loc).operand
+    def _operand(self, b: Builder, x: Value, node: Node) -> Value:
+        numbers = scheme_of(node).operand
         if numbers.group is not None:
-            return b.add(QuantizeRows(numbers.group), x, loc=loc)
-        return x if numbers.element is DType.F32 else b.add(Cast(numbers.element), x, loc=loc)
+            return b.add(QuantizeRows(numbers.group), x, loc=node.loc)
+        return x if numbers.element is DType.F32 else b.add(Cast(numbers.element), x, loc=node.loc)
 
 
 class _Lowering:
@@ -99,7 +78,7 @@ class _Lowering:
         self.exprs = {n.output: n.op.expr for n in graph.nodes if isinstance(n.op, Weight)}
         self.scalars = {n.output: n.op for n in graph.nodes if isinstance(n.op, Scalar)}
         linears = [n for n in graph.nodes if isinstance(n.op, Linear)]
-        self.schemes = {self.exprs.get(n.inputs[1]): options.scheme_of(n.loc) for n in linears}  # of packed weights
+        self.schemes = {self.exprs.get(n.inputs[1]): scheme_of(n) for n in linears}  # of packed weights
         self.b = Builder()
 
     def run(self) -> Graph:
@@ -122,7 +101,7 @@ class _Lowering:
 
     def plan(self, node: Node, taken: set[Node]) -> tuple[Value, Node]:
         """The fused node for a linear (its inputs still in the model's formats), placed where its cone ends."""
-        scheme, pad = self.options.scheme_of(node.loc), _OPERAND_PAD[self.options.layout]
+        scheme, pad = scheme_of(node), _OPERAND_PAD[self.options.layout]
         found = [c for c in cones(self.graph, self.users, node.outputs, pad) if not taken.intersection(c.nodes)]
         cone = found[-1]
         taken.update(cone.nodes)
@@ -156,19 +135,23 @@ class _Lowering:
         self.b.nodes.append(Node(op, tuple(inputs), node.outputs, node.loc))
 
     def packed(self, exprs: list[WeightExpr], scheme: Scheme) -> list[WeightExpr]:
-        """The arrays of a weight, made of one matrix or of two by turns, as they lie on disk: packed data, then scales
-        where there are any."""
+        """The arrays of a weight, made of one matrix or of two by turns, as they lie on disk: packed codes, then scales
+        and offsets where there are any. What the checkpoint holds in these numbers is taken as it is."""
+        numbers, layout = scheme.weight, self.options.layout
 
         def part(part: Part) -> WeightExpr:
-            op = Cast(scheme.weight.element) if scheme.weight.group is None else Quantize(scheme, part)
-            made = tuple(Apply(op, (e,)) for e in exprs)
+            if numbers.group is None:
+                made: tuple[WeightExpr, ...] = tuple(Apply(Cast(numbers.element), (e,)) for e in exprs)
+            else:
+                made = tuple(stored_part(e, numbers, part) or Apply(Quantize(numbers, part), (e,)) for e in exprs)
             joined = made[0] if len(made) == 1 else Apply(Interleave(GATE_RUN), made)
             if part is Part.DATA:
-                return Apply(Pack(scheme, self.options.layout), (joined,))
-            # scales of groups are a matrix as well, in the same order; one to a row lies as it is
-            return joined if joined.type.rank == 1 else Apply(Pack(Scheme.F32, self.options.layout), (joined,))
+                return Apply(Pack(scheme, layout), (joined,))
+            # one scale to a row lies as it is
+            packed = joined.type.rank == 2 and layout is WeightLayout.PANELS
+            return Apply(PackScales(scheme), (joined,)) if packed else joined
 
-        return [part(p) for p in scheme.weight.parts]
+        return [part(p) for p in numbers.parts]
 
     def embedding(self, node: Node) -> None:
         self.b.loc = node.loc
@@ -180,5 +163,5 @@ class _Lowering:
             data, *scales = (self.b.add(Weight(e)) for e in self.packed([expr], self.schemes[expr]))
             self.log.applied["share-tied-head"] += 1
         else:
-            data, scales = self.b.add(Weight(Apply(Cast(self.options.scheme.stored), (expr,)))), []
+            data, scales = self.b.add(Weight(Apply(Cast(self.options.stored), (expr,)))), []
         self.b.nodes.append(Node(Embedding(), (data, ids, *scales), node.outputs, node.loc))

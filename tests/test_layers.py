@@ -22,8 +22,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "llmc.passes": ("llmc.passes", "llmc.ir"),
     # the engine's schema is owned by its reader
     "llmc.codegen": ("llmc.codegen", "llmc.ir", "llmc.runtime.artifact", "llmc.runtime.cuda.plan"),
-    # an engine that is finished where it runs
+    # engines that are finished where they run, or read back
     "llmc.codegen.hollow": ("llmc.codegen", "llmc.ir", "llmc.runtime.artifact", "llmc.runtime.errors"),
+    "llmc.codegen.engine_weights": ("llmc.codegen", "llmc.ir", "llmc.runtime.artifact", "llmc.runtime.errors"),
     "llmc.emulator": ("llmc.emulator",),
     "llmc.compiler": ("llmc",),
 }
@@ -135,6 +136,14 @@ def test_the_wheel_holds_the_data_on_disk() -> None:
     for folder in data_folders():
         patterns = package_data[module(folder / "x").rpartition(".")[0]]
         assert {p for pattern in patterns for p in folder.glob(pattern)} == set(folder.iterdir())
+
+
+def test_the_wheel_holds_the_texts_beside_python() -> None:
+    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    texts = [p for layer in LAYERS for p in (ROOT / layer).rglob("*.txt")]
+    assert len(texts) >= 2
+    for text in texts:
+        assert any(text.match(pattern) for pattern in package_data[module(text.with_suffix(".py")).rpartition(".")[0]])
 
 
 def test_the_wheel_holds_the_templates_on_disk() -> None:

@@ -11,6 +11,7 @@ import argparse
 import ctypes
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,15 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: thi
 from bench.cpu.limits import Limits, Peak
 from bench.cpu.native import load_native
 from llmc.codegen.cpu.target import CpuTarget, cpu_target
-from llmc.codegen.packing import OperandRows, Packing, round_up
+from llmc.codegen.packing import OperandRows, Packing, ScalePacking, bits, round_up
 from llmc.ir.formats import Scheme, WeightLayout
+from llmc.ir.types import DType
 
-FORMATS = {
-    "f32": Scheme.F32,
-    "bf16": Scheme.BF16,
-    "int8": Scheme.int8(0),
-    "int8g128": Scheme.int8(128),
-}
+DEFAULT = "f32,bf16,int8_int8g0,int8,int4,int8g32"
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,11 @@ class Shape:
     layers: int
 
 
+DOTS = {
+    DType.F32: (Peak.FMA,),
+    DType.BF16: (Peak.BF16_DOT, Peak.AMX_BF16),
+    DType.I8: (Peak.INT8_DOT, Peak.AMX_INT8),
+}
 SHAPES = (
     Shape("SmolLM2 qkv", 960, 576, 30),
     Shape("SmolLM2 o", 576, 576, 30),
@@ -67,9 +69,35 @@ def aligned(size: int) -> npt.NDArray[np.uint8]:
     return view
 
 
+@dataclass(frozen=True)
+class Weights:
+    """As many weights of a shape as a model has layers, each with its scales and offsets behind it."""
+
+    data: npt.NDArray[np.uint8]
+    starts: tuple[int, ...]  # of the arrays of the first
+    stride: int
+
+
+def random_weights(scheme: Scheme, shape: Shape) -> Weights:
+    """Finite ones: random codes, scales and offsets of about 1."""
+    numbers, sizes = scheme.weight, [Packing(scheme, WeightLayout.PANELS).num_bytes(shape.n, shape.k)]
+    beside = [numbers.scale, numbers.offset][: len(numbers.parts) - 1]
+    groups = ScalePacking(scheme, DType.F32).groups(numbers.num_scales(shape.k))
+    sizes += [round_up(round_up(shape.n, 32) * groups * d.num_bytes, 64) for d in beside if d]
+    starts = tuple(sum(sizes[:i]) for i in range(len(sizes)))
+    data = aligned(sum(sizes) * shape.layers).reshape(shape.layers, -1)
+    data[:, : sizes[0]] &= {DType.BF16: 0xBF, DType.F8_E4M3: 0xBB}.get(numbers.element, 0xFF)  # no NaN, no infinity
+    for start, size, dtype in zip(starts[1:], sizes[1:], beside, strict=False):
+        assert dtype is not None
+        one = bits(np.ones(size // dtype.num_bytes), dtype)
+        data[:, start : start + size] = one.view(np.uint8)
+    return Weights(data.reshape(-1), starts, data.shape[1])
+
+
 class Bench:
-    def __init__(self, target: CpuTarget, threads: int, rounds: int) -> None:
-        self.lib = load_native("kernels.cpp", target)
+    def __init__(self, target: CpuTarget, threads: int, rounds: int, schemes: Sequence[Scheme]) -> None:
+        self.schemes = schemes
+        self.lib = load_native("kernels.cpp", target, schemes)
         self.limits = Limits(target, threads)
         self.target, self.threads, self.rounds = target, threads, rounds
 
@@ -80,21 +108,21 @@ class Bench:
         """GB/s of a plain read, the best round."""
         return float(data.size / np.min(self.limits.read(data.ctypes.data, data.size, self.rounds)) / 1e9)
 
-    def linear(self, fmt_id: int, fmt: Scheme, shape: Shape, rows: int, data: npt.NDArray[np.uint8]) -> float:
+    def linear(self, scheme: Scheme, shape: Shape, rows: int, weights: Weights) -> float:
         """Seconds for one weight, the best round."""
         x = np.random.default_rng(1).standard_normal((rows, shape.k)).astype(np.float32)
-        operand = aligned(rows * OperandRows(fmt.operand).row_bytes(shape.k))
+        operand = aligned(rows * OperandRows(scheme.operand).row_bytes(shape.k))
         operand[:] = 0
-        if fmt_id == 0:
+        if scheme == Scheme.F32:
             operand[:] = x.view(np.uint8).reshape(-1)
-        out, scales = np.empty((rows, shape.n), np.float32), np.ones(round_up(shape.n, 32), np.float32)
-        times = self.times()
+        out, times = np.empty((rows, shape.n), np.float32), self.times()
+        arrays = [weights.data.ctypes.data + start for start in weights.starts]
+        table = (ctypes.c_void_p * 3)(*arrays)
         failed = self.lib.time_linear(
-            fmt_id,
-            pointer(data),
-            ctypes.c_int64(data.size // shape.layers),
+            self.schemes.index(scheme),
+            table,
+            ctypes.c_int64(weights.stride),
             shape.layers,
-            pointer(scales) if fmt.name == "int8" else None,
             ctypes.c_int64(shape.n),
             ctypes.c_int64(shape.k),
             pointer(operand),
@@ -141,39 +169,40 @@ def main() -> None:
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--formats", default="f32,bf16,int8,int8g128")
-    parser.add_argument("--rows", default="1,8,512")
+    parser.add_argument("--formats", default=DEFAULT, help=f"schemes, as --dtype takes them [default: {DEFAULT}]")
+    parser.add_argument("--rows", default="1,8,16,512")
     parser.add_argument("--shapes", default="", help="only shapes whose name contains this")
     parser.add_argument("--attention", action="store_true", help="attention instead of linear")
     args = parser.parse_args()
-    bench = Bench(cpu_target(args.target), args.threads, args.rounds)
+    bench = Bench(cpu_target(args.target), args.threads, args.rounds, [*map(Scheme.named, args.formats.split(","))])
     print(f"target {bench.target.mcpu}, {args.threads} threads, {args.rounds} rounds, the best of them")
     peaks = {kind: bench.limits.peak(kind) / 1e9 for kind in Peak}
     print("peaks, Gop/s: " + ", ".join(f"{k.name.lower()} {p:.0f}" for k, p in peaks.items() if p))
     if args.attention:
         report_attention(bench)
         return
-    for name in args.formats.split(","):
-        fmt_id, fmt = list(FORMATS).index(name), FORMATS[name]
-        dots = {"f32": (Peak.FMA,), "bf16": (Peak.BF16_DOT, Peak.AMX_BF16)}.get(name, (Peak.INT8_DOT, Peak.AMX_INT8))
+    for scheme in bench.schemes:
+        dots = DOTS[scheme.operand.element]
         peak = max(peaks[kind] for kind in dots) or peaks[Peak.FMA]
         for shape in SHAPES:
-            if args.shapes not in shape.name:
-                continue
-            data = aligned(Packing(fmt, WeightLayout.PANELS).num_bytes(shape.n, shape.k) * shape.layers)
-            if fmt_id == 1:  # finite bf16
-                data.view(np.uint16)[:] &= np.uint16(0xBFFF)
-            probe = bench.read(data)
-            line = f"{shape.name:16} {name:8} {data.size / 1e6:6.1f} MB, read {probe:5.1f} GB/s"
-            for rows in map(int, args.rows.split(",")):
-                seconds = bench.linear(fmt_id, fmt, shape, rows, data)
-                rate = data.size / shape.layers / seconds / 1e9
-                flops = 2 * rows * shape.n * shape.k / seconds / 1e9
-                line += f" | M={rows} {seconds * 1e6:7.1f} us "
-                line += (
-                    f"{rate:5.1f} GB/s {rate / probe:4.0%}" if rows <= 16 else f"{flops:5.0f} GF {flops / peak:4.0%}"
-                )
-            print(line, flush=True)
+            if args.shapes in shape.name:
+                print(report(bench, scheme, shape, [*map(int, args.rows.split(","))], peak), flush=True)
+
+
+def report(bench: Bench, scheme: Scheme, shape: Shape, rows: Sequence[int], peak: float) -> str:
+    """Up to 16 rows: the rate at which the weight's bytes pass, beside a plain read of them; more: beside the peak."""
+    weights = random_weights(scheme, shape)
+    size = weights.data.size
+    probe = bench.read(weights.data)
+    line = f"{shape.name:16} {scheme.name:8} {size / 1e6:6.1f} MB, read {probe:5.1f} GB/s"
+    for count in rows:
+        seconds = bench.linear(scheme, shape, count, weights)
+        rate = size / shape.layers / seconds / 1e9
+        flops = 2 * count * shape.n * shape.k / seconds / 1e9
+        line += f" | M={count} {seconds * 1e6:7.1f} us "
+        of_peak = f" {flops / peak:4.0%}" if peak else ""  # no peak is measured without AVX-512
+        line += f"{rate:5.1f} GB/s {rate / probe:4.0%}" if count <= 16 else f"{flops:5.0f} GF{of_peak}"
+    return line
 
 
 def report_attention(bench: Bench) -> None:

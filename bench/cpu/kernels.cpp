@@ -1,6 +1,7 @@
 // Timed loops for kernel_speed.py and sampling_speed.py: linear over many weights in turn (as a model's layers come),
 // attention, sampling.
 #include "attention.h"
+#include "kernel_formats.h"
 #include "linear.h"
 #include "rows.h"
 #include "sample.h"
@@ -10,22 +11,22 @@ using namespace llmc;
 
 template <class Body> static void with_format(int format, Body body) {
   switch (format) {
-    case 0: return body(F32{});
-    case 1: return body(Bf16{});
-    case 2: return body(Int8<0>{});
-    case 3: return body(Int8<128>{});
+#define FORMAT(id, ...) \
+  case id: return body(__VA_ARGS__{});
+    LLMC_TIMED_FORMATS
   }
 }
 
-// One round runs the linear over `copies` weights one after the other, `stride` bytes apart.
-EXPORT int time_linear(int format, const uint8_t* panels, int64_t stride, int copies, const float* scales, int64_t n,
-                       int64_t k, const void* operand, int64_t rows, float* out, int threads, int rounds,
-                       double* times) {
+// One round runs the linear over `copies` weights one after the other, all of whose arrays lie `stride` bytes apart.
+EXPORT int time_linear(int format, const Table* table, int64_t stride, int copies, int64_t n, int64_t k,
+                       const void* operand, int64_t rows, float* out, int threads, int rounds, double* times) {
   int failed = 0;
   with_format(format, [&](auto f) {
     failed = timed(threads, rounds, times, [&](int, const Worker& worker) {
       for (int c = 0; c < copies; ++c) {
-        linear<decltype(f)>(Weights{panels + c * stride, scales, n, k}, operand, rows, StoreRows{out, n, nullptr}, worker);
+        const auto of = [&](const void* array) { return array ? (const uint8_t*)array + c * stride : nullptr; };
+        const Weights weights{of(table->panels), of(table->scales), of(table->offsets), n, k};
+        linear<decltype(f)>(weights, operand, rows, StoreRows{out, n, nullptr}, worker);
         worker.sync();
       }
     });

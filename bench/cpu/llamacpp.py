@@ -10,13 +10,15 @@ from pathlib import Path
 
 import gguf
 
+from bench.cpu.llamacpp_logits import llamacpp_logits
 from bench.cpu.workload import Phase, Workload
+from bench.peers.contender import Logits, PeerError
 
 CONTEXT = 8192  # of llama-batched-bench: 16 sequences of 256 tokens and room
 TOKENS_PER_STEP = 512  # as in our engines
 
 
-class LlamaCppError(RuntimeError):
+class LlamaCppError(PeerError):
     """One of its programs failed; the message holds its last words."""
 
 
@@ -32,13 +34,16 @@ def _objects(text: str) -> list[dict[str, object]]:
 
 
 def quantize(programs: Path, source: Path, out: Path, type_name: str) -> Path:
-    """`source` with every matrix stored as `type_name` (BF16, Q8_0); made once, renamed into place when whole."""
+    """`source` as llama-quantize makes `type_name` of it (BF16, Q8_0, Q4_K_M: mixed as it mixes them).
+
+    Made once, renamed into place when whole.
+    """
     if out.is_file():
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        _run([str(programs / "llama-quantize"), "--allow-requantize", "--pure", str(source), str(part), type_name])
+        _run([str(programs / "llama-quantize"), "--allow-requantize", str(source), str(part), type_name])
         part.replace(out)
     finally:
         part.unlink(missing_ok=True)
@@ -53,6 +58,7 @@ class ModelWork:
     linear_params: int  # of matrices that every token goes through
     head_params: int  # of the output matrix, which sampled rows go through
     attention_width: int  # query heads x (key + value width), over all layers
+    vocab_size: int
 
     @classmethod
     def of(cls, path: Path) -> ModelWork:
@@ -78,6 +84,7 @@ class ModelWork:
             linear_params=sum(int(t.n_elements) for t in inner),
             head_params=int(head.n_elements),
             attention_width=fact(f"{arch}.block_count") * heads * (key + value),
+            vocab_size=int(head.shape[1]),
         )
 
     def prefill_operations(self, prompt_len: int) -> int:
@@ -99,6 +106,15 @@ class LlamaCppContender:
     weight_bytes: int
     threads: int
     name: str = "llama.cpp"
+    int8: bool = False  # whether its matrices are quantised: then it quantises inputs to 8 bits
+    version: str = ""
+    pid: None = None
+
+    def logits(self, tokens: Path, out: Path) -> Logits:
+        return llamacpp_logits(self.programs, self.model, self.threads, tokens, out)
+
+    def close(self) -> None:
+        """Its programs have ended."""
 
     def measure(self, workload: Workload, seed: int) -> float:
         if workload.batch > 1:

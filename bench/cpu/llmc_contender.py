@@ -5,33 +5,47 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+
 from bench.cpu.workload import Phase, Workload, prompts
+from bench.peers.contender import Logits
 from llmc.runtime import Engine, RequestHandle
 
 
-def build_engine(model: Path, out: Path, dtype: str) -> None:
-    """`llmc build`, in a process of its own so that torch stays out of this one. It replaces what is at `out`."""
-    command = [str(Path(sys.executable).with_name("llmc")), "build", str(model), "-o", str(out), "--dtype", dtype]
-    subprocess.run(command, check=True)
+def build_engine(model: Path, out: Path, dtype: str | None) -> None:
+    """`llmc build`, in a process of its own so that torch stays out of this one. It replaces what is at `out`.
+
+    `dtype` None: every linear in what the model has it stored in.
+    """
+    command = [str(Path(sys.executable).with_name("llmc")), "build", str(model), "-o", str(out)]
+    command += ["--certify", "0"]  # the race judges everyone itself
+    subprocess.run([*command, *(("--dtype", dtype) if dtype else ())], check=True, stdout=2)
 
 
 class LlmcContender:
     """Greedy requests; a rate counts whole engine steps: scheduling, the step, sampling, detokenising."""
 
-    name = "llmc"
+    pid = None  # it is this process
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, name: str = "llmc", int8: bool = False) -> None:
+        self.name, self.int8, self.model = name, int8, folder
+        self.version = f"llmc {version('llmc')}"
         self.engine = Engine.load(folder, threads=threads, max_seq_len=1024)
         self.weight_bytes = self.engine.device.memory.weights_bytes  # an untied embedding, if there is one, included
 
-    @property
-    def weights_address(self) -> int:
-        return self.engine.artifact.weights.address
-
     def close(self) -> None:
         self.engine.close()
+
+    def logits(self, tokens: Path, out: Path) -> Logits:
+        ids = np.load(tokens)
+        shape = (*ids.shape, self.engine.manifest.model.num_valid_tokens)
+        found = np.lib.format.open_memmap(out, mode="w+", dtype=np.float32, shape=shape)
+        for number, sequence in enumerate(ids.tolist()):
+            found[number] = self.engine.logits(sequence)[:, : shape[2]]
+        return found
 
     def measure(self, workload: Workload, seed: int) -> float:
         return self._prefill(workload, seed) if workload.phase is Phase.PREFILL else self._decode(workload, seed)

@@ -1,116 +1,111 @@
-"""What a race found: one result per row, as text and as JSON."""
+"""What a race found: medians of every contender in every workload, and our engines beside the best of the others."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-import numpy as np
-import numpy.typing as npt
-
-from bench.cpu.limits import Peak
-from bench.cpu.llamacpp import LlamaCppContender, ModelWork
-from bench.cpu.llmc_contender import LlmcContender
+from bench.cpu.llamacpp import ModelWork
+from bench.cpu.quality import Quality
 from bench.cpu.samples import Sample, Spread, rates, ratios
 from bench.cpu.workload import Phase, Workload
 
-READ, READ_MAPPED = "read", "read mapped"  # the probe: of anonymous huge pages; of the engine's weights where they are
-
-
-class Precision(enum.Enum):
-    """Of our weights; llama.cpp's are BF16 and Q8_0."""
-
-    BF16 = "bf16"
-    INT8 = "int8"
+SAME_BYTES = 0.97  # a peer that reads this fraction of our bytes, or more, reads as many
 
 
 @dataclass(frozen=True)
-class Row:
-    """One comparison. `buffer`: uint8, as many bytes as our engine's weights, for the read probe."""
+class Entry:
+    """A contender as it is told of."""
 
-    precision: Precision
-    workload: Workload
-    ours: LlmcContender
-    theirs: LlamaCppContender
-    buffer: npt.NDArray[np.uint8]
+    name: str
+    version: str
+    weight_bytes: int
+    int8: bool
+    quality: Quality | None
 
     @property
-    def name(self) -> str:
-        return f"{self.precision.value} {self.workload.name}"
+    def ours(self) -> bool:
+        return self.name.startswith("llmc")
 
 
 @dataclass(frozen=True)
 class Result:
-    """Spreads over the rounds of one row; `speedup` and the fractions are of samples of the same round.
-
-    `used` is what the rates amount to: bytes of weights read per second in decode, operations per second in prefill.
-    `limit` is what the machine can do of that: the read probe, or the widest multiply-accumulate.
+    """Spreads over the rounds. `used`: what the rate amounts to, bytes of weights read per second in decode, operations
+    per second in prefill; `fraction`: of what the machine could do at that moment.
     """
 
-    name: str
-    ours: Spread  # tokens/s
-    theirs: Spread
-    speedup: Spread  # ours / theirs
+    workload: str
+    contender: str
+    rate: Spread  # tokens/s
+    used: Spread
     unit: str  # GB/s or GFLOP/s
-    used: tuple[Spread, Spread]  # ours, theirs
-    fraction: tuple[Spread, Spread]  # of the limit
-    limit: Spread
+    fraction: Spread
     others: float  # cores that other processes used meanwhile, median
     stolen: float
 
     @classmethod
-    def of(cls, row: Row, samples: list[Sample], work: ModelWork, peak: float) -> Result:
-        """`peak`: operations per second."""
-        here = [s for s in samples if s.row == row.name]
-        ours, theirs = (rates(here, row.name, c.name) for c in (row.ours, row.theirs))
-        if row.workload.phase is Phase.PREFILL:
-            per_token = work.prefill_operations(row.workload.prompt_len) / row.workload.prompt_len
-            costs, unit, limit = (per_token, per_token), "GFLOP/s", dict.fromkeys(ours, peak)
-        else:
-            costs = (row.ours.weight_bytes / row.workload.batch, row.theirs.weight_bytes / row.workload.batch)
-            unit, limit = "GB/s", rates(here, row.name, READ)
-        used = [{k: v * cost for k, v in side.items()} for side, cost in zip((ours, theirs), costs, strict=True)]
-        loads = [s.load for s in here]
+    def of(cls, workload: Workload, entry: Entry, samples: Sequence[Sample], work: ModelWork) -> Result:
+        here = [s for s in samples if s.row == workload.name and s.contender == entry.name]
+        prefill = workload.phase is Phase.PREFILL
+        cost = work.prefill_operations(workload.prompt_len) / workload.prompt_len
+        cost = cost if prefill else entry.weight_bytes / workload.batch
         return cls(
-            name=row.name,
-            ours=Spread.of(list(ours.values())),
-            theirs=Spread.of(list(theirs.values())),
-            speedup=Spread.of(ratios(ours, theirs)),
-            unit=unit,
-            used=(Spread.of(list(used[0].values())), Spread.of(list(used[1].values()))),
-            fraction=(Spread.of(ratios(used[0], limit)), Spread.of(ratios(used[1], limit))),
-            limit=Spread.of(list(limit.values())),
-            others=float(np.median([load.others for load in loads])),
-            stolen=float(np.median([load.stolen for load in loads])),
+            workload=workload.name,
+            contender=entry.name,
+            rate=Spread.of([s.rate for s in here]),
+            used=Spread.of([s.rate * cost for s in here]),
+            unit="GFLOP/s" if prefill else "GB/s",
+            fraction=Spread.of([s.rate * cost / s.limit for s in here]),
+            others=median(s.load.others for s in here),
+            stolen=median(s.load.stolen for s in here),
         )
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The machine's limits as they were before the race."""
+class Lead:
+    """Our engine over the best peer that reads as many bytes a token, or more; of samples of one round."""
 
-    target: str
-    threads: int
-    peaks: dict[Precision, tuple[Peak, float]]  # operations per second
+    workload: str
+    ours: str
+    peer: str
+    ratio: Spread
 
 
-def report(machine: Machine, results: list[Result], samples: list[Sample]) -> Iterator[str]:
-    """The table, line by line."""
-    peaks = ", ".join(f"{kind.name.lower()} {rate / 1e9:.0f} Gop/s" for kind, rate in machine.peaks.values())
-    yield f"{machine.target}, {machine.threads} threads; peak {peaks}"
-    for name in (READ, READ_MAPPED):
-        if found := [s.rate for s in samples if s.contender == name]:
-            yield f"{name}: {Spread.of(found).show(1e-9, 1)} GB/s"
-    yield "medians (lowest..highest) over rounds; a ratio and a fraction are of one round's samples"
-    yield (
-        f"{'':15} {'llmc tok/s':>20} {'llama.cpp tok/s':>20} {'ratio':>18}"
-        f" {'llmc':>16} {'llama.cpp':>10} {'of limit':>10}  others' cores"
-    )
-    for r in results:
-        mine, its = (s.median / 1e9 for s in r.used)
-        yield (
-            f"{r.name:15} {r.ours.show():>20} {r.theirs.show():>20} {r.speedup.show(digits=2):>18}"
-            f" {mine:8.1f} {r.unit:>7} {its:10.1f} {r.fraction[0].median:5.0%}{r.fraction[1].median:5.0%}"
-            f"  {r.others:.2f} (stolen {r.stolen:.2f})"
-        )
+def leads(workload: str, entries: Sequence[Entry], samples: Sequence[Sample]) -> Iterator[Lead]:
+    found = {entry.name: rates(samples, workload, entry.name) for entry in entries}
+    for ours in (entry for entry in entries if entry.ours and found[entry.name]):
+        peers = [
+            entry.name
+            for entry in entries
+            if not entry.ours and found[entry.name] and entry.weight_bytes >= SAME_BYTES * ours.weight_bytes
+        ]
+        if peers:
+            best = max(peers, key=lambda name: median(found[name].values()))
+            if both := ratios(found[ours.name], found[best]):
+                yield Lead(workload, ours.name, best, Spread.of(both))
+
+
+def told(entries: Sequence[Entry]) -> Iterator[str]:
+    """Who raced."""
+    yield f"{'':24} {'MB/step':>8} {'KL mean':>9} {'KL p99':>9} {'top-1':>7}  version"
+    for entry in entries:
+        quality = entry.quality
+        said = f"{quality.mean_kl:9.5f} {quality.p99_kl:9.4f} {quality.top1:7.1%}" if quality else f"{'not given':>27}"
+        yield f"{entry.name:24} {entry.weight_bytes / 1e6:8.1f} {said}  {entry.version}"
+
+
+def report(results: Sequence[Result], found: Sequence[Lead]) -> Iterator[str]:
+    """The tables, line by line."""
+    yield "medians (lowest..highest) over rounds; fraction: of a plain read of as many bytes, or of the multipliers"
+    for workload in dict.fromkeys(result.workload for result in results):
+        yield f"{workload:24} {'tok/s':>22} {'':>14} {'fraction':>9} {'others':>7} {'stolen':>7}"
+        for r in (result for result in results if result.workload == workload):
+            yield (
+                f"  {r.contender:22} {r.rate.show():>22} {r.used.median / 1e9:7.1f} {r.unit:7} {r.fraction.median:8.0%}"
+                f" {r.others:7.2f} {r.stolen:7.2f}"
+            )
+    if found:
+        yield "our engines over the best peer that reads as many bytes a step, or more (ratios of one round's samples)"
+    for lead in found:
+        yield f"  {lead.workload:12} {lead.ours:16} over {lead.peer:22} {lead.ratio.show(digits=2)}"

@@ -11,12 +11,13 @@ from bench.cpu.load import Load
 
 @dataclass(frozen=True)
 class Sample:
-    """One run. `rate`: tokens/s, or bytes/s for the read probe."""
+    """One run. `limit`: what the machine could do then, bytes or operations per second."""
 
     round: int
-    row: str  # what was raced: "bf16 decode b1"
+    row: str  # the workload: "decode b1"
     contender: str
-    rate: float
+    rate: float  # tokens/s
+    limit: float
     load: Load
 
 

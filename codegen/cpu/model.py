@@ -13,7 +13,7 @@ from llmc.codegen.buffers import row_symbol
 from llmc.codegen.cpu.arena import AttentionShape, CpuArena
 from llmc.codegen.cpu.epilogue import Epilogue, write_epilogue
 from llmc.codegen.cpu.expression import literal
-from llmc.codegen.cpu.formats import table_type
+from llmc.codegen.cpu.formats import MAX_PARTS, table_type
 from llmc.codegen.cpu.kv import kv_arguments, slot_bytes
 from llmc.codegen.cpu.plan import CpuLaunch, CpuPlan, make_plan
 from llmc.codegen.cpu.rows_arguments import Parameter
@@ -184,11 +184,12 @@ class _Entry:
         symbol = _symbol("Epilogue", repr(epilogue))
         self.source.epilogues.setdefault(symbol, epilogue)
         x, *rest = node.inputs
-        (w, *quantised), extras = rest[: op.num_parts], rest[op.num_parts :]
-        scales = self.pointer(quantised[0], "float") if quantised else "nullptr"
+        parts, extras = rest[: op.num_parts], rest[op.num_parts :]
+        w = parts[0]
         n, k = w.tensor.static_shape()
         members = [self.pointer(v, _element(m)) for m, v in zip(epilogue.members, (*extras, node.output), strict=True)]
-        weights = f"Weights{{{self.pointer(w, 'void')}, {scales}, {n}, {k}}}"
+        arrays = [self.pointer(v, "void") for v in parts] + ["nullptr"] * (MAX_PARTS - len(parts))
+        weights = f"Weights{{{', '.join(arrays)}, {n}, {k}}}"
         operand = f"{self.pointer(x, 'void')}, {self.count(x)}"
         return f"linear<{table_type(w.tensor)}>({weights}, {operand}, {symbol}{{{', '.join(members)}}}, w);"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmc.codegen.cpu.expression import literal
-from llmc.codegen.cpu.formats import operand_type, table_type
+from llmc.codegen.cpu.formats import MAX_PARTS, operand_type, table_type
 from llmc.codegen.cpu.loops import Ref, over_outer, pointwise
 from llmc.codegen.cpu.rows_values import RowValues
 from llmc.ir.graph import IRError, Node
@@ -52,16 +52,17 @@ def _concat(values: RowValues, node: Node, axis: int) -> None:
 
 
 def _embedding(values: RowValues, node: Node) -> None:
-    table, ids, *scales = node.inputs
+    table, ids, *beside = node.inputs
     out = values.fresh(node.output)
     pointer = values.refs[table]
     assert isinstance(pointer, Ref)
     index, width = values.integer(ids), out.size
     type_ = table.tensor
     if type_.layout is not None:
-        scale = values.ref(scales[0]).pointer if scales else "nullptr"
+        arrays = [pointer.pointer, *(values.ref(v).pointer for v in beside)]
+        arrays += ["nullptr"] * (MAX_PARTS - len(arrays))
         values.lines.append(
-            f"embed_row<{table_type(type_)}>({pointer.pointer}, {scale}, {index}, {width}, {out.pointer});"
+            f"embed_row<{table_type(type_)}>({{{', '.join(arrays)}}}, {index}, {width}, {out.pointer});"
         )
     elif type_.dtype is DType.F32:
         values.lines.append(f"gather_row({pointer.pointer}, {index}, {out.pointer}, {width});")

@@ -37,6 +37,7 @@ class Level:
     macro: str | None
     vector_bytes: int
     extensions: tuple[Extension, ...] = ()
+    arch: str = "x86_64"
 
 
 _V3 = ("avx", "avx2", "abm", "bmi1", "bmi2", "f16c", "fma", "movbe", "popcnt", "sse4_2")
@@ -52,11 +53,16 @@ AMX = Extension(
     "LLMC_AMX",
 )
 
+AVX_VNNI = Extension("avxvnni", ("avx_vnni",), ("avxvnni",), ("-mavxvnni",), "LLMC_VNNI")
+DOTPROD = Extension("dotprod", ("asimddp",), ("dotprod",), ("-march=armv8.2-a+dotprod",), "LLMC_DOTPROD")
+I8MM = Extension("i8mm", ("i8mm",), ("i8mm",), ("-march=armv8.2-a+dotprod+i8mm",), "LLMC_I8MM")
+
 # Best first: the first that a machine has is its own.
 LEVELS = (
     Level("x86-64-v4", _V3 + _V4, "x86_64_v4", ("-march=x86-64-v4",), "LLMC_AVX512", 64, (VNNI, BF16, AMX)),
-    Level("x86-64-v3", _V3, "x86_64_v3", ("-march=x86-64-v3",), "LLMC_AVX2", 32),
+    Level("x86-64-v3", _V3, "x86_64_v3", ("-march=x86-64-v3",), "LLMC_AVX2", 32, (AVX_VNNI,)),
     Level("generic", ("sse2",), "x86_64", ("-march=x86-64",), None, 16),
+    Level("aarch64", ("asimd",), "generic", ("-march=armv8-a",), "LLMC_NEON", 16, (DOTPROD, I8MM), "aarch64"),
 )
 NATIVE = "cpu"  # the machine that builds
 DEFAULT_L2_BYTES = 1 << 20
@@ -87,9 +93,9 @@ def _compose(name: str, level: Level, extensions: Iterable[Extension], l2_bytes:
     macros += [e.macro for e in chosen]
     return CpuTarget(
         name=name,
-        arch="x86_64",
+        arch=level.arch,
         features=tuple(sorted(features)),
-        triple="x86_64-linux-gnu.2.28",
+        triple=f"{level.arch}-linux-gnu.2.28",
         mcpu="+".join([level.zig, *(z for e in chosen for z in e.zig)]),
         flags=level.flags + tuple(f for e in chosen for f in e.flags),
         macros=(*((m, "1") for m in macros), ("LLMC_L2_BYTES", str(l2_bytes))),
@@ -103,11 +109,11 @@ def machine_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     try:
         for line in cpuinfo.read_text().splitlines():
             key, _, value = line.partition(":")
-            if key.strip() == "flags":
+            if key.strip() in ("flags", "Features"):
                 return frozenset(value.split())
     except OSError as error:
         raise TargetError(f"cannot read this machine's CPU features: {error}") from error
-    raise TargetError(f"{cpuinfo} has no line 'flags': name a target instead of '{NATIVE}'")
+    raise TargetError(f"{cpuinfo} has no line 'flags' or 'Features': name a target instead of '{NATIVE}'")
 
 
 def machine_l2_bytes(size: Path = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")) -> int:
@@ -122,13 +128,14 @@ def machine_l2_bytes(size: Path = Path("/sys/devices/system/cpu/cpu0/cache/index
 def native_target(features: frozenset[str], l2_bytes: int, machine: str | None = None) -> CpuTarget:
     """The best target for a machine with these features."""
     arch = machine if machine is not None else platform.machine()
-    if arch != "x86_64":
-        raise TargetError(f"no kernels for {arch} yet: build for one of {', '.join(cpu_names())}")
-    for level in LEVELS:
+    levels = [level for level in LEVELS if level.arch == arch]
+    if not levels:
+        raise TargetError(f"no kernels for {arch}: build for one of {', '.join(cpu_names())}")
+    for level in levels:
         if features.issuperset(level.features):
             extensions = [e for e in level.extensions if features.issuperset(e.features)]
             return _compose(NATIVE, level, extensions, l2_bytes)
-    raise TargetError("this x86_64 machine has no sse2")
+    raise TargetError(f"this {arch} machine has no {' or '.join(levels[-1].features)}")
 
 
 def cpu_names() -> tuple[str, ...]:

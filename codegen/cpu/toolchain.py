@@ -69,7 +69,7 @@ CLANG_MINIMUM = 16
 _INSTALL = "pip install ziglang==0.17.1, or set CXX to g++ >= 12 or clang++ >= 16"
 
 # No fast-math and no contraction: canonical arithmetic is what the source says. The rest keeps the code freestanding.
-_LANGUAGE = [
+LANGUAGE = [
     "-std=c++17",
     "-O3",
     "-g0",
@@ -209,7 +209,7 @@ def compile_library(
         local = Path(temporary) / "cache"
         caches = {"ZIG_GLOBAL_CACHE_DIR": str(_cache_folder(environ, local)), "ZIG_LOCAL_CACHE_DIR": str(local)}
         settings = {**environ, **caches, "LC_ALL": "C"}
-        flags = [*_target_flags(toolchain, target), *_LANGUAGE, f"-ffile-prefix-map={folder}=.", *extra_flags]
+        flags = [*_target_flags(toolchain, target), *LANGUAGE, f"-ffile-prefix-map={folder}=.", *extra_flags]
         objects = [unit.removesuffix(".cpp").replace("/", "_") + ".o" for unit in units]
         commands = [
             [*toolchain.command, *flags, "-I.", "-c", unit, "-o", obj] for unit, obj in zip(units, objects, strict=True)

@@ -18,9 +18,9 @@ from llmc.compiler.capture.errors import CaptureError, TransformersFailed
 from llmc.compiler.capture.export import Exported, export, meta_model, run_once
 from llmc.compiler.capture.importer import Importer
 from llmc.compiler.capture.order import in_order_of_use
-from llmc.compiler.capture.parameters import Parameters, bind
+from llmc.compiler.capture.parameters import Parameters, bind, stored_values
 from llmc.compiler.capture.sizes import Sizes, ir_dtype
-from llmc.compiler.sources.checkpoint import Checkpoint, StoredTensor
+from llmc.compiler.sources.checkpoint import Checkpoint, Rows
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.sources.setting_at_fault import explained
 from llmc.ir.graph import Builder, Graph, Node, Value
@@ -48,15 +48,12 @@ class Captured:
     config_reads: frozenset[tuple[str, str]] = field(repr=False)
     """(class, attribute) of each read of a config while the module was built and traced."""
 
-    def read(self, source: Source) -> NDArray[Any]:
-        """The values a weight expression's leaf stands for; floats of the checkpoint as float32."""
+    def read(self, source: Source, rows: Rows | None = None) -> NDArray[Any]:
+        """The values a weight expression's leaf stands for, or rows of them; floats of the checkpoint as float32."""
         if source.origin is Origin.BUFFER:
-            return self.buffers[source.name]
-        return self.stored(source).read_f32()
-
-    def stored(self, source: Source) -> StoredTensor:
-        """The checkpoint tensor behind a leaf, for reading a part of it."""
-        return self.checkpoint[source.name]
+            values = self.buffers[source.name]
+            return values if rows is None else values[rows[0] : rows[1]]
+        return stored_values(self.checkpoint, source, rows)
 
 
 def capture(source: ModelSource) -> Captured:

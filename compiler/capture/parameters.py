@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -19,10 +21,10 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, dot
 
 from llmc.compiler.capture.conversions import converted
 from llmc.compiler.capture.errors import CaptureError
-from llmc.compiler.sources.checkpoint import Checkpoint, StoredDtype, StoredTensor
-from llmc.ir.ops.constant import Apply, Source, WeightExpr
+from llmc.compiler.sources.checkpoint import AnyTensor, Checkpoint, QuantisedTensor, Rows, StoredDtype
+from llmc.ir.ops.constant import Apply, Dequantize, Source, WeightExpr
 from llmc.ir.ops.pointwise import Cast
-from llmc.ir.types import DType
+from llmc.ir.types import DType, TensorType
 
 _CHUNK_ROWS = 4096
 
@@ -102,13 +104,27 @@ def _fill(exprs: dict[str, WeightExpr], origin: dict[str, str], name: str, expr:
     origin[name] = key
 
 
-def _stored(tensor: StoredTensor) -> WeightExpr:
-    """A checkpoint tensor in float32 (exact: it is stored in 32 bits or fewer)."""
+def _stored(tensor: AnyTensor) -> WeightExpr:
+    """A checkpoint tensor in float32 (exact where it is stored as floats: in 32 bits or fewer)."""
+    if isinstance(tensor, QuantisedTensor):
+        whole = TensorType(DType.F32, tensor.shape)
+        types = {part: tensor.numbers.part_type(part, whole) for part in tensor.numbers.parts}
+        leaves = (Source(tensor.name, t.dtype, t.static_shape(), part=part) for part, t in types.items())
+        return Apply(Dequantize(tensor.numbers), tuple(leaves))
     dtypes = {StoredDtype.F32: DType.F32, StoredDtype.F16: DType.F16, StoredDtype.BF16: DType.BF16}
     if tensor.dtype not in dtypes:
         raise CaptureError(f"checkpoint tensor {tensor.name} is stored as {tensor.dtype.value}, not supported")
     source = Source(tensor.name, dtypes[tensor.dtype], tensor.shape)
     return source if source.dtype is DType.F32 else Apply(Cast(DType.F32), (source,))
+
+
+def stored_values(checkpoint: Checkpoint, source: Source, rows: Rows | None = None) -> NDArray[Any]:
+    """What a leaf of a parameter's expression stands for, or rows of it; floats as float32."""
+    tensor = checkpoint[source.name]
+    if source.part is None:
+        return tensor.read_f32(rows)
+    assert isinstance(tensor, QuantisedTensor)
+    return tensor.read_part(source.part, rows)
 
 
 def _ignored(model: PreTrainedModel, unexpected: set[str]) -> set[str]:
@@ -165,7 +181,7 @@ def _leaf(expr: WeightExpr) -> Source | None:
     match expr:
         case Source():
             return expr
-        case Apply(Cast(), (Source() as source,)):
+        case Apply(Cast(), (Source() as source,)) | Apply(Dequantize(), (Source() as source, *_)):
             return source
         case _:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ from rich.text import Text
 
 from llmc.codegen.cpu.target import NATIVE, cpu_names, find_cpu
 from llmc.codegen.cuda.target.gpus import GPUS
+from llmc.compiler.commands.certificate_console import certificate_lines, layers_table
+from llmc.compiler.verify.certificate import CERTIFICATE, Certificate, read_certificate
 from llmc.runtime.artifact.artifact import read_file, read_manifest, unread_files
 from llmc.runtime.artifact.manifest import CPU, Manifest, TargetEntry
 from llmc.runtime.cpu.memory import available_bytes, usable_cores
@@ -30,7 +33,10 @@ def show_engine(folder: Path) -> None:
     report = json.loads(read_file(folder, manifest, "report.json"))
     console = Console(markup=False, highlight=False)
     console.print(Text(str(folder), "bold"), soft_wrap=True)  # a path stays in one piece
-    console.print(_facts(folder, manifest, report))
+    certificate = read_certificate(folder, manifest)
+    console.print(_facts(folder, manifest, report, certificate))
+    if certificate is not None and certificate.layers:
+        console.print(layers_table(certificate))
     for target in manifest.targets:
         found = report["targets"][target.name]
         console.rule(f"{target.name}", align="left")
@@ -39,7 +45,7 @@ def show_engine(folder: Path) -> None:
                 console.print(table)
 
 
-def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table:
+def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any], certificate: Certificate | None) -> Table:
     model, stored = manifest.model, report["model"]
     source = f", made of {stored['stored_as']}" if stored["stored_as"] else ""
     facts = {
@@ -49,6 +55,7 @@ def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table
             f"target {target.name}": f"{target.arch}: {', '.join(target.features) or 'no extensions'}"
             for target in manifest.targets
         },
+        "linears": _formats(report.get("formats")),
         "made by": ", ".join(f"{tool} {version}" for tool, version in manifest.producer.items()),
         "formats": f"engine {manifest.format}, step ABI {manifest.abi}",
         "licence": stored["licence"],
@@ -63,10 +70,24 @@ def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any]) -> Table
             table.add_row(label, value)
     for notice in stored["notices"]:
         table.add_row("note", notice)
-    if unread := unread_files(folder, manifest):
+    for line in certificate_lines(certificate):
+        table.add_row("certificate", line)
+    if unread := [name for name in unread_files(folder, manifest) if name != CERTIFICATE]:
         more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
         table.add_row("files that nobody reads", ", ".join(unread[:8]) + more)
     return table
+
+
+def _formats(chosen: Mapping[str, Any] | None) -> str:
+    """How many linears have which, and why."""
+    if chosen is None:
+        return ""
+    counts = Counter(scheme for unit in chosen["units"] for scheme in [unit["scheme"]] * len(unit["modules"]))
+    each = ", ".join(f"{scheme} x{count}" for scheme, count in sorted(counts.items()))
+    return (
+        f"{each}: {chosen['bits']:.2f} bits a weight, chosen for {chosen['budget']} over {chosen['tokens']} tokens of "
+        f"text ({chosen['text']}); KL of {chosen['expected_kl']:.3g} expected of their rounding"
+    )
 
 
 def _launches(report: Mapping[str, Any]) -> Table:

@@ -42,7 +42,7 @@ class RooflineOptions:
     batch: str = "1,8,64"
     length: int | None = None  # as many as the model has positions for, at most DEFAULT_LENGTH
     chunk: int = CHUNK
-    dtype: str | None = None
+    dtype: Scheme | None = None
     limits: Path | None = None
     kernels: bool = False
     as_json: bool = False
@@ -52,11 +52,11 @@ def show_roofline(options: RooflineOptions) -> int:
     """Print the predictions; returns the exit code."""
     try:
         asked = [find_target(name.strip()) for name in options.target.split(",")] if options.target else []
-        batches = _batches(options.batch)
+        batches = read_batches(options.batch)
         limits = read_limits(options.limits) if options.limits else None
         if limits is not None and asked:
             check_limits(limits, asked)
-        scheme = Scheme.named(options.dtype) if options.dtype else None
+        scheme = options.dtype
         with shown(Console(stderr=True, markup=False, highlight=False)) as progress:
             subject = open_subject(options.subject, scheme, progress)
             targets = asked or [find_target(name) for name in subject.targets]
@@ -113,7 +113,8 @@ def to_plain(subject: Subject, chunk: int, predictions: list[Prediction], lackin
     }
 
 
-def _batches(text: str) -> list[int]:
+def read_batches(text: str) -> list[int]:
+    """Of --batch. Raises PredictionError."""
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:

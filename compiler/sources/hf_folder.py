@@ -7,6 +7,8 @@ from llmc.compiler.sources.generation import read_generation
 from llmc.compiler.sources.model_config import read_config
 from llmc.compiler.sources.model_name import folder_title
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
+from llmc.compiler.sources.quantised.methods import reader_of
+from llmc.compiler.sources.quantised.read import read_quantised
 from llmc.compiler.sources.safetensors_checkpoint import open_safetensors
 from llmc.compiler.sources.tokenizer import read_tokenizer
 
@@ -14,7 +16,10 @@ from llmc.compiler.sources.tokenizer import read_tokenizer
 def open_folder(folder: Path, name: str | None = None) -> ModelSource:
     """Read everything of an HF folder but the weights' data. Raises SourceError."""
     config, config_file = read_config(folder)
+    stated = config_file.quantisation
+    reader = None if stated is None else reader_of(stated)  # refused before tensors are looked at
     checkpoint = open_safetensors(folder)
+    quantised = None if stated is None or reader is None else read_quantised(checkpoint, reader, stated)
     return ModelSource(
         name=name or folder_title(folder),
         path=folder,
@@ -23,10 +28,11 @@ def open_folder(folder: Path, name: str | None = None) -> ModelSource:
         config_file=config_file,
         generation=read_generation(folder, config, config_file.raw),
         tokenizer=read_tokenizer(folder),
-        quantization=None,
+        quantization=None if quantised is None else quantised.stored_as,
         licence=_licence(folder),
         num_tensors=len(checkpoint),
-        checkpoint=lambda _model: checkpoint,
+        checkpoint=lambda model: checkpoint if quantised is None else quantised.of(model),
+        notices=() if quantised is None else quantised.notices,
     )
 
 

@@ -14,26 +14,24 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.json_file import read_json_object
+from llmc.compiler.sources.quantised.stated import Stated, stated_quantisation, without_quantisation
 from llmc.compiler.sources.raw_settings import value_of
 from llmc.compiler.sources.setting_at_fault import explained
 from llmc.compiler.sources.unused_settings import UnusedSetting, unused_settings
 
 MOST_LAYERS = 10_000
 
-# Where quantisers write their method beside config.json.
-_QUANTIZER_FILES = {
-    "quantize_config.json": "gptq",
-    "hf_quant_config.json": "modelopt",
-    "quant_config.json": "awq",
-}
-
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The settings of a config.json as they were read; its model_type is one that transformers knows."""
+    """The settings of a config.json as they were read; its model_type is one that transformers knows.
+
+    Those of a quantisation stand apart: transformers would quantise the module, or look for packages that do.
+    """
 
     path: Path
     raw: Mapping[str, Any]
+    quantisation: Stated | None = None
 
     def build(self, raw: Mapping[str, Any]) -> PretrainedConfig:
         """transformers' config object for these settings or for others. Raises what transformers likes."""
@@ -60,8 +58,9 @@ def read_config(folder: Path) -> tuple[PretrainedConfig, ConfigFile]:
     path = folder / "config.json"
     _refuse_other_folders(folder, path)
     raw = read_json_object(path)
-    _refuse_quantized(folder, raw)
-    return build_config(raw, path), ConfigFile(path, raw)
+    stated = stated_quantisation(folder, raw)
+    plain = without_quantisation(raw)
+    return build_config(plain, path), ConfigFile(path, plain, stated)
 
 
 def _refuse_other_folders(folder: Path, config: Path) -> None:
@@ -142,27 +141,3 @@ def _refuse_positions(config: PretrainedConfig, where: Path) -> None:
         raise SourceError(
             f"{where}: max_position_embeddings is {positions}, expected 2 or more: a token asked and one answered"
         )
-
-
-def _refuse_quantized(folder: Path, raw: dict[str, Any]) -> None:
-    for owner, scope in (("", raw), ("text_config.", raw.get("text_config"))):
-        if not isinstance(scope, dict):
-            continue
-        for key in ("quantization_config", "compression_config"):
-            stated = scope.get(key)
-            if stated is None:
-                continue
-            method = (
-                stated.get("quant_method") or stated.get("quantization_method") if isinstance(stated, dict) else None
-            )
-            raise SourceError(
-                f"{folder / 'config.json'}: quantised checkpoint "
-                f"({owner}{key}: {method or 'method not stated'}) is not supported yet; "
-                "build from the unquantised weights"
-            )
-    for name, method in _QUANTIZER_FILES.items():
-        if (folder / name).is_file():
-            raise SourceError(
-                f"{folder / name}: quantised checkpoint ({method}) is not supported yet; build from the "
-                "unquantised weights"
-            )

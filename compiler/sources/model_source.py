@@ -32,7 +32,7 @@ class ModelSource:
     tokenizer: TokenizerFiles | None
     """None: the source has no tokenizer at all."""
     quantization: str | None
-    """Block formats whose values are dequantised on read: "Q4_1 x210, Q8_0 x1"; None: all are floats."""
+    """Formats of what is not stored as floats: "Q4_1 x210, Q8_0 x1", "GPTQ: int4g128 x14"; None: all are."""
     licence: str | None
     """As the source states it, or None where it is silent."""
     num_tensors: int | None
@@ -40,3 +40,5 @@ class ModelSource:
     checkpoint: Callable[[PreTrainedModel], Checkpoint] = field(repr=False, compare=False)
     """The tensors under the names HF's own checkpoints have. The module (on meta will do) is asked for its
     names, because transformers maps GGUF names by looking at the module."""
+    notices: tuple[str, ...] = ()
+    """A line for each thing of the checkpoint that is taken otherwise than its files say, for the report."""

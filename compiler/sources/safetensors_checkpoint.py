@@ -13,6 +13,9 @@ from llmc.compiler.sources.json_file import read_json_object
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+# Of floats that numpy has not: bit patterns stand for them.
+_BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+_BITS |= {torch.float8_e8m0fnu: torch.uint8}
 _PICKLES = (
     "pytorch_model*.bin",
     "pytorch_model.bin.index.json",
@@ -41,7 +44,8 @@ def open_safetensors(folder: Path) -> Checkpoint:
     for path in files:
         if not path.is_file():
             raise SourceError(f"{path}: missing shard, named by {folder / _INDEX}")
-    checkpoint = checkpoint_of([tensor for path in files for tensor in _open_file(path)])
+    metadata: dict[str, str] = {}
+    checkpoint = checkpoint_of([tensor for path in files for tensor in _open_file(path, metadata)], metadata)
     if files != (folder / _SINGLE,):
         _check_index(folder, checkpoint)
     return checkpoint
@@ -69,10 +73,12 @@ def _check_index(folder: Path, checkpoint: Checkpoint) -> None:
             raise SourceError(f"{folder / shard}: no tensor {name}, which {_INDEX} says is there")
 
 
-def _open_file(path: Path) -> list[StoredTensor]:
+def _open_file(path: Path, metadata: dict[str, str]) -> list[StoredTensor]:
+    """Its tensors; what its header says beside them is added to `metadata`."""
     try:
         # The torch flavour, because it maps the file: reads are views of it, and bf16 exists.
         handle = safe_open(str(path), framework="pt")
+        metadata |= handle.metadata() or {}  # type: ignore[no-untyped-call]
         names: list[str] = list(handle.keys())  # type: ignore[no-untyped-call]
         return [_stored(path, handle, name) for name in names]
     except (SafetensorError, OSError, RuntimeError) as error:
@@ -91,7 +97,6 @@ def _stored(path: Path, handle: Any, name: str) -> StoredTensor:
         tensor: torch.Tensor = handle.get_tensor(name)
         if rows is not None:
             tensor = tensor[rows[0] : rows[1]]
-        # numpy has no bf16: the bit pattern stands for it
-        return (tensor.view(torch.uint16) if dtype is StoredDtype.BF16 else tensor).numpy()
+        return (tensor if (bits := _BITS.get(tensor.dtype)) is None else tensor.view(bits)).numpy()
 
     return StoredTensor(name, dtype, tuple(header.get_shape()), path.name, read)

@@ -23,6 +23,8 @@ def open_shapes(folder: Path) -> ModelSource:
     is a folder without config.
     """
     config, config_file = read_config(folder)
+    if config_file.quantisation is not None:
+        raise config_file.quantisation.refusal("only the tensors show what is quantised, not the config alone")
     return ModelSource(
         name=folder_title(folder),
         path=folder,

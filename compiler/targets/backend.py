@@ -16,6 +16,7 @@ from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, Node
 from llmc.ir.ops.constant import WeightExpr
 from llmc.ir.ops.kernel import PackedLinear, Sample
+from llmc.ir.types import DType
 from llmc.runtime.artifact.manifest import Limits
 
 Estimator = Callable[[Node, Work, Step], Estimate | None]
@@ -78,6 +79,10 @@ class Backend(Protocol):
         """How its kernels read the matrices of linears."""
 
     @property
+    def kv_dtypes(self) -> frozenset[DType]:
+        """What its kernels keep a KV cache in."""
+
+    @property
     def storage(self) -> Storage:
         """Bytes of values in its memory."""
 
@@ -97,6 +102,9 @@ class Backend(Protocol):
 
     def estimator(self, graph: Graph) -> Estimator | None:
         """The model of its kernels' time; None where there is none beyond their floors."""
+
+    def refuses(self, scheme: Scheme) -> str | None:
+        """Why none of its kernels multiplies in a scheme; None where one does."""
 
     def builder(self, scheme: Scheme) -> Builder:
         """Raises ToolchainError or IRError where kernels of the scheme cannot be made here."""

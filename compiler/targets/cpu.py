@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from llmc.codegen.cpu import kv
 from llmc.codegen.cpu.linear_kernels import choose_linear
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.cpu.model import render
@@ -21,7 +22,7 @@ from llmc.codegen.work import Storage
 from llmc.compiler.progress import Progress
 from llmc.compiler.targets.backend import Builder, Lowered
 from llmc.ir.formats import Scheme, WeightLayout
-from llmc.ir.graph import Graph
+from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.constant import Weight
 from llmc.runtime.artifact.manifest import CPU
 
@@ -31,6 +32,7 @@ class CpuBackend:
 
     kind = CPU
     layout = WeightLayout.PANELS
+    kv_dtypes = kv.DTYPES
     memory_bytes = None
     usable_bytes = None
 
@@ -49,6 +51,13 @@ class CpuBackend:
         return Machine(limits.bandwidth, self.target.l2_bytes, limits.peaks)
 
     def estimator(self, graph: Graph) -> None:
+        return None
+
+    def refuses(self, scheme: Scheme) -> str | None:
+        try:
+            choose_linear(scheme, self.target)
+        except IRError as error:
+            return str(error)
         return None
 
     def builder(self, scheme: Scheme) -> Builder:

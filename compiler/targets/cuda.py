@@ -11,6 +11,7 @@ from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.cpu.toolchain import ToolchainError
 from llmc.codegen.cuda import model as cuda_model
 from llmc.codegen.cuda.cost.roofline import Launched, machine
+from llmc.codegen.cuda.linear.params import COMPUTED
 from llmc.codegen.cuda.plan.storage import CudaStorage
 from llmc.codegen.cuda.target import nvrtc
 from llmc.codegen.cuda.target.assumptions import ASSUMED
@@ -20,8 +21,9 @@ from llmc.codegen.roofline import Machine
 from llmc.codegen.work import Storage
 from llmc.compiler.progress import Progress
 from llmc.compiler.targets.backend import Builder, Estimator, Lowered
-from llmc.ir.formats import SCHEMES, Scheme, WeightLayout
+from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
+from llmc.ir.types import DType
 from llmc.runtime.artifact.manifest import CUDA, ArenaBytes
 from llmc.runtime.artifact.strict_json import render_json, to_plain
 
@@ -31,6 +33,7 @@ class CudaBackend:
 
     kind = CUDA
     layout = WeightLayout.ROWS
+    kv_dtypes = frozenset({DType.BF16, DType.F16})
 
     def __init__(self, gpu: Gpu) -> None:
         self.target = gpu
@@ -49,17 +52,21 @@ class CudaBackend:
     def estimator(self, graph: Graph) -> Estimator:
         return Launched(graph, self.target).estimate
 
+    def refuses(self, scheme: Scheme) -> str | None:
+        if scheme in COMPUTED:
+            return None
+        return f"no CUDA kernel multiplies in {scheme}: use {', '.join(map(str, COMPUTED))}"
+
     def builder(self, scheme: Scheme) -> Builder:
-        return CudaBuilder(self.target, scheme)
+        if (why := self.refuses(scheme)) is not None:
+            raise IRError(why)
+        return CudaBuilder(self.target)
 
 
 class CudaBuilder:
-    """Raises ToolchainError where NVRTC is not installed, IRError for a scheme that GPUs lack."""
+    """Raises ToolchainError where NVRTC is not installed."""
 
-    def __init__(self, target: Gpu, scheme: Scheme) -> None:
-        if scheme.cuda is None:
-            wanted = ", ".join(s.name for s in SCHEMES if s.cuda)
-            raise IRError(f"no CUDA kernel multiplies in {scheme.name}: use {wanted}")
+    def __init__(self, target: Gpu) -> None:
         self.target = target
         try:
             version = nvrtc.version()

@@ -1,27 +1,18 @@
-"""How close an engine's logits are to transformers' own, in float32, position by position."""
+"""How close an engine's logits are to its source's own, in float32, position by position."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
-import torch
-import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel, modeling_gguf_pytorch_utils
 
-from llmc.compiler.sources.model_config import one_line
-from llmc.compiler.sources.model_source import ModelSource, SourceFormat
+from llmc.compiler.verify.errors import VerificationError
 from llmc.ir.formats import Scheme
-
-
-class VerificationError(Exception):
-    """There is nothing to compare, or no comparison; the message is one line for people."""
+from llmc.ir.types import DType
 
 
 @dataclass(frozen=True)
@@ -32,14 +23,17 @@ class Closeness:
     mean_kl: float
 
 
-# Both grow with the format's rounding step, KL with its square: 2^-24, 2^-11, 2^-8, 2^-7 of the largest in a group. How
-# far from these bounds a model is, the table shows: 2^-4 and 2^-12 for SmolLM2-135M in bf16, 2^-1 and 2^-6 in int8.
+# Both grow with the rounding step of a linear's weights, KL with its square: 2^-24, 2^-11, 2^-8, 2^-7, 2^-4, 2^-3 of
+# the largest in a group. How far from these bounds a model is, the table shows: 2^-4 and 2^-12 for SmolLM2-135M in
+# bf16, 2^-1 and 2^-6 in int8.
 BOUNDS = {
-    Scheme.F32: Closeness(2.0**-10, 2.0**-20),
-    Scheme.F16: Closeness(2.0**-4, 2.0**-11),
-    Scheme.BF16: Closeness(2.0**-2, 2.0**-5),
-    Scheme.INT8: Closeness(1.0, 2.0**-3),
+    DType.F32: Closeness(2.0**-10, 2.0**-20),
+    DType.F16: Closeness(2.0**-4, 2.0**-11),
+    DType.BF16: Closeness(2.0**-2, 2.0**-5),
+    DType.I8: Closeness(1.0, 2.0**-3),
+    DType.F8_E4M3: Closeness(2.0, 2.0**-1),
 }
+_FOUR_BITS = Closeness(4.0, 2.0)
 
 Logits = npt.NDArray[np.float32]
 
@@ -57,58 +51,49 @@ class TextResult:
 
 
 @dataclass(frozen=True)
+class Worst:
+    """Where the distributions differ most: a sequence, and a position in it."""
+
+    text: int
+    position: int
+
+    def __str__(self) -> str:
+        return f"position {self.position} of text {self.text}"
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """All sequences together. KL in nats, of the engine's distribution from the reference's."""
+    """All sequences together. KL in nats, of the engine's distribution from the reference's; perplexities of the
+    sequences themselves, the engine's and the reference's: None where no position has a successor."""
 
     texts: tuple[TextResult, ...]
     num_positions: int
     relative_error: float
     mean_kl: float
+    p99_kl: float
     max_kl: float
+    worst: Worst
     top1_agreement: float
     top1_agreement_gap_001: float
     top1_agreement_gap_1: float
+    perplexity: float | None
+    reference_perplexity: float | None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def too_far(verdict: Verdict, dtype: str) -> str | None:
-    """Why the logits are not those of the model in a format's precision, or None."""
-    bounds = BOUNDS[Scheme.named(dtype)]
+def too_far(verdict: Verdict, schemes: Collection[Scheme]) -> str | None:
+    """Why the logits are not those of the model in linears of these formats, or None."""
+    bounds = [BOUNDS.get(scheme.weight.element, _FOUR_BITS) for scheme in schemes]
+    error, kl = max(b.relative_error for b in bounds), max(b.mean_kl for b in bounds)
     for name, found, most in (
-        ("relative logit error", verdict.relative_error, bounds.relative_error),
-        ("mean KL", verdict.mean_kl, bounds.mean_kl),
+        ("relative logit error", verdict.relative_error, error),
+        ("mean KL", verdict.mean_kl, kl),
     ):
         if not found <= most:  # NaN is not close
-            return f"{name} is {found:.1e}, expected at most {most:.1e} of {dtype}"
+            return f"{name} is {found:.1e}, expected at most {most:.1e} of {', '.join(map(str, schemes))}"
     return None
-
-
-def reference_model(source: ModelSource) -> PreTrainedModel:
-    """transformers' own model in float32, loaded by transformers itself."""
-    where: dict[str, Any] = {"pretrained_model_name_or_path": str(source.path)}
-    if source.format is SourceFormat.GGUF:
-        where = {"pretrained_model_name_or_path": str(source.path.parent), "gguf_file": source.path.name}
-        where["config"] = copy.deepcopy(source.config)  # with the facts that transformers does not find in the file
-    transformers.utils.logging.disable_progress_bar()
-    options: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": False, "local_files_only": True}
-    try:
-        # of its bars only this one ignores the line above
-        with patch.object(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, desc: tensors):
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(**where, **options, dtype=torch.float32)
-    except Exception as error:  # transformers refuses checkpoints in whatever way it likes
-        raise VerificationError(f"{source.path}: transformers cannot load it: {one_line(error)}") from error
-    model.train(False)
-    return model
-
-
-def reference_logits(model: PreTrainedModel, ids: list[int]) -> Logits:
-    """[T, vocab] float32."""
-    with torch.no_grad():
-        out = model(input_ids=torch.tensor([ids]), use_cache=False)
-    logits: Logits = out.logits[0].float().numpy()
-    return logits
 
 
 def compare(
@@ -118,47 +103,66 @@ def compare(
     progress: Callable[[int], None] = lambda num_tokens_done: None,
 ) -> Verdict:
     """Run both on every sequence."""
-    texts: list[TextResult] = []
-    rows: list[npt.NDArray[np.float64]] = []
+    tables: list[Positions] = []
     done = 0
     for ids in sequences:
-        table = _positions(engine(ids), reference(ids))
-        rows.append(table)
-        wrong = table[table[:, 2] == 0]
-        texts.append(
-            TextResult(
-                len(ids),
-                float(table[:, 0].max()),
-                float(table[:, 1].mean()),
-                float(table[:, 1].max()),
-                len(wrong),
-                float(wrong[:, 3].max()) if len(wrong) else 0.0,
-            )
-        )
+        tables.append(_positions(ids, engine(ids), reference(ids)))
         done += len(ids)
         progress(done)
-    every = np.concatenate(rows)
+    every = np.concatenate(tables)
+    kl = every["kl"]
+    starts = np.cumsum([0, *map(len, tables)])
+    worst = int(kl.argmax())
+    text = int(np.searchsorted(starts, worst, "right")) - 1
     return Verdict(
-        tuple(texts),
-        len(every),
-        float(every[:, 0].max()),
-        float(every[:, 1].mean()),
-        float(every[:, 1].max()),
-        float(every[:, 2].mean()),
-        _agreement(every, 1e-3),
-        _agreement(every, 0.1),
+        texts=tuple(map(_text_result, tables)),
+        num_positions=len(every),
+        relative_error=float(every["error"].max()),
+        mean_kl=float(kl.mean()),
+        p99_kl=float(np.quantile(kl, 0.99)),
+        max_kl=float(kl.max()),
+        worst=Worst(text, worst - int(starts[text])),
+        top1_agreement=float(every["same"].mean()),
+        top1_agreement_gap_001=_agreement(every, 1e-3),
+        top1_agreement_gap_1=_agreement(every, 0.1),
+        perplexity=_perplexity([table["ours"] for table in tables]),
+        reference_perplexity=_perplexity([table["theirs"] for table in tables]),
     )
 
 
-def _positions(ours: Logits, theirs: Logits) -> npt.NDArray[np.float64]:
-    """Per position: relative error, KL, same top-1 (0 or 1), the reference's top-2 gap."""
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    error = np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)
-    log_a, log_b = _log_softmax(a), _log_softmax(b)
-    kl = (np.exp(log_b) * (log_b - log_a)).sum(1)
-    same = a.argmax(1) == b.argmax(1)
-    top = np.partition(b, -2, axis=1)[:, -2:]
-    return np.stack([error, kl, same.astype(np.float64), top[:, 1] - top[:, 0]], 1)
+_ROWS = 32  # positions at a time: a row in float64 is 2 MB where the vocabulary is large, and there are several of each
+_FIELDS = [("error", "f8"), ("kl", "f8"), ("same", "f8"), ("gap", "f8"), ("ours", "f8"), ("theirs", "f8")]
+Positions = npt.NDArray[np.void]
+"""Of each position: relative error, KL, same top-1 (0 or 1), the reference's top-2 gap, and what engine and reference
+give the token that follows, as log-probabilities (of the last: of nothing)."""
+
+
+def _positions(ids: list[int], ours: Logits, theirs: Logits) -> Positions:
+    table = np.zeros(len(ids), _FIELDS)
+    following = np.array([*ids[1:], 0])
+    for start in range(0, len(ids), _ROWS):
+        at = slice(start, start + _ROWS)
+        a, b = ours[at].astype(np.float64), theirs[at].astype(np.float64)
+        log_a, log_b = _log_softmax(a), _log_softmax(b)
+        top = np.partition(b, -2, axis=1)[:, -2:]
+        table["error"][at] = np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)
+        table["kl"][at] = (np.exp(log_b) * (log_b - log_a)).sum(1)
+        table["same"][at] = a.argmax(1) == b.argmax(1)
+        table["gap"][at] = top[:, 1] - top[:, 0]
+        table["ours"][at] = np.take_along_axis(log_a, following[at, None], 1)[:, 0]
+        table["theirs"][at] = np.take_along_axis(log_b, following[at, None], 1)[:, 0]
+    return table
+
+
+def _text_result(table: Positions) -> TextResult:
+    kl, wrong = table["kl"], table[table["same"] == 0]
+    gap = float(wrong["gap"].max()) if len(wrong) else 0.0
+    return TextResult(len(table), float(table["error"].max()), float(kl.mean()), float(kl.max()), len(wrong), gap)
+
+
+def _perplexity(log_probabilities: list[npt.NDArray[np.float64]]) -> float | None:
+    known = np.concatenate([of_text[:-1] for of_text in log_probabilities])
+    return float(np.exp(-known.mean())) if len(known) else None
 
 
 def _log_softmax(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -166,15 +170,19 @@ def _log_softmax(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
 
 
-def _agreement(table: npt.NDArray[np.float64], gap: float) -> float:
-    clear = table[table[:, 3] > gap]
-    return float(clear[:, 2].mean()) if len(clear) else 1.0
+def _agreement(table: Positions, gap: float) -> float:
+    clear = table[table["gap"] > gap]
+    return float(clear["same"].mean()) if len(clear) else 1.0
+
+
+def read_text(path: Path) -> str:
+    """Raises VerificationError, OSError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise VerificationError(f"{path}: not UTF-8: {error}") from error
 
 
 def read_texts(path: Path) -> list[str]:
     """One text per line, empty lines left out. Raises VerificationError, OSError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise VerificationError(f"{path}: not UTF-8: {error}") from error
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in read_text(path).splitlines() if line.strip()]

@@ -63,7 +63,8 @@ class Attention(Op):
 class KvWrite(Op):
     """cache, k [T, Hkv, D], v [T, Hkv, Dv], positions i32[T], seqs i32[T] -> cache with these positions of `slot` set.
 
-    Values are stored in `dtype`, rounded to nearest even.
+    Values are stored in `dtype`, rounded to nearest even: int8 and fp8 with a scale for each head of each position
+    (`kv_numbers` of ir/formats.py).
     """
 
     slot: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from llmc.ir.formats import Packed, Part, Scheme, WeightLayout
+from llmc.ir.formats import Numbers, Packed, Part, ScalePanels, Scheme, WeightLayout
 from llmc.ir.graph import IRError, Op
 from llmc.ir.ops.pointwise import tensors
 from llmc.ir.types import DType, TensorType, Type
@@ -37,6 +37,7 @@ class Source(WeightExpr):
     dtype: DType
     shape: tuple[int, ...]
     origin: Origin = Origin.PARAMETER
+    part: Part | None = None  # of a parameter that is stored quantised
 
     @property
     def type(self) -> TensorType:
@@ -108,6 +109,19 @@ class Pack(Op):
 
 
 @dataclass(frozen=True)
+class PackScales(Op):
+    """The same scales or offsets [N, groups] of a weight, stored for the CPU kernels of a scheme."""
+
+    scheme: Scheme
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        (x,) = tensors(types, 1)
+        if x.rank != 2:
+            raise IRError(f"pack_scales of {x}: expected [N, groups]")
+        return (TensorType(x.dtype, x.shape, ScalePanels(self.scheme)),)
+
+
+@dataclass(frozen=True)
 class Interleave(Op):
     """Rows of the inputs (all [N, K] or all [N]) in alternating runs of `rows`, each run padded with zero rows.
 
@@ -128,17 +142,27 @@ class Interleave(Op):
 
 @dataclass(frozen=True)
 class Quantize(Op):
-    """w f32[N, K] in the weight numbers of a scheme: data, or the scales, max|group| / the largest element.
+    """w f32[N, K] rounded to some numbers: their codes, scales or offsets (ir/quantise.py). One op gives the part asked
+    for, so that each streams on its own."""
 
-    data = round_half_even(w / scale); a group of zeros has scale 0 and data 0. One op gives the part asked for, so that
-    each streams on its own.
-    """
-
-    scheme: Scheme
+    numbers: Numbers
     part: Part
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         (x,) = tensors(types, 1)
         if x.rank != 2:
             raise IRError(f"quantize of {x}: expected a matrix")
-        return (self.scheme.weight.part_type(self.part, x),)
+        return (self.numbers.part_type(self.part, x),)
+
+
+@dataclass(frozen=True)
+class Dequantize(Op):
+    """The matrix f32[N, K] that its parts stand for: codes, scales, and offsets where the numbers have them."""
+
+    numbers: Numbers
+
+    def infer(self, *types: Type) -> tuple[Type, ...]:
+        parts = tensors(types, len(self.numbers.parts))
+        if parts[0].rank != 2 or (misfit := self.numbers.misfit(parts)):
+            raise IRError(f"dequantize of {', '.join(map(str, parts))}: {misfit or 'expected matrices'}")
+        return (parts[0].with_dtype(DType.F32),)

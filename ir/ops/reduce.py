@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from llmc.ir.formats import Scheme
 from llmc.ir.graph import Graph, IRError, Op
 from llmc.ir.ops.pointwise import broadcast, tensors
 from llmc.ir.types import DType, TensorType, Type
@@ -55,7 +56,12 @@ class MatMul(Op):
 
 @dataclass(frozen=True)
 class Linear(Op):
-    """x[..., K] times w[N, K] transposed, plus an optional bias [N] -> [..., N], accumulated in float32."""
+    """x[..., K] times w[N, K] transposed, plus an optional bias [N] -> [..., N], accumulated in float32.
+
+    `scheme`: what it is to be multiplied in, once that is chosen.
+    """
+
+    scheme: Scheme | None = None
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         x, w, *bias = tensors(types, len(types))
@@ -74,6 +80,7 @@ class GatedLinear(Op):
     """
 
     body: Graph
+    scheme: Scheme | None = None
 
     def infer(self, *types: Type) -> tuple[Type, ...]:
         x, a, b, *extras = tensors(types, len(types))

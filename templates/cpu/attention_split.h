@@ -47,6 +47,8 @@ LLMC_INLINE void combine_split(float* largest, float* sum, float* total, float m
   for (int i = 0; i < dv; i += 16) store(total + i, load(total + i) * a + load(value + i) * b);
 }
 
+constexpr int Q_STEP = 4;  // q is padded with zeros to what any cache reads at a time
+
 // The rows of one tile: the same sequence and kv head.
 struct QueryTile {
   int rows;
@@ -67,11 +69,11 @@ template <class Kv> struct AttentionJob {
 
   // Scores of rows against the positions of one split, masked to -inf outside of [low, position].
   inline void scores(const QueryTile& t, const float* q_tile, int64_t from, int64_t to, float (*out)[SPLIT]) const {
-    const int64_t q_stride = round_up(slot.d, 2);
+    const int64_t q_stride = round_up(slot.d, Q_STEP);
     for (int64_t p = from; p < to; p += BLOCK) {
       const uint8_t* k = head_at(p);
       const uint8_t* next = p + BLOCK < to ? head_at(p + BLOCK) : k;
-      with_rows(t.rows, [&](auto rows) __attribute__((always_inline)) {
+      with_rows<1, QUERY_ROWS>(t.rows, [&](auto rows) __attribute__((always_inline)) {
         score_tile<Kv, decltype(rows)::value>(k, q_tile, q_stride, slot.d, next, &out[0][p % SPLIT], SPLIT);
       });
     }
@@ -98,7 +100,7 @@ template <class Kv> struct AttentionJob {
       const uint8_t* v = head_at(p) + Kv::k_bytes(slot.d);
       const int a = (int)(from > p ? from - p : 0), b = (int)(to - p < BLOCK ? to - p : BLOCK);
       const float* w = &weight[first][p % SPLIT];
-      with_rows(rows, [&](auto r) __attribute__((always_inline)) {
+      with_rows<1, QUERY_ROWS>(rows, [&](auto r) __attribute__((always_inline)) {
         constexpr int R = decltype(r)::value, C = VALUE_VECTORS;
         int c = 0;
         for (; c + C <= vectors; c += C)
@@ -107,6 +109,12 @@ template <class Kv> struct AttentionJob {
           value_tile<Kv, R, 1>(v + 64 * c, slot.dv, w, SPLIT, a, b, &value[first][16 * c], VALUE_STRIDE);
       });
     }
+  }
+
+  // Sixteen weights times their positions' scales of V.
+  inline void scale_weights(int64_t p, float* weight) const {
+    const uint8_t* scales = head_at(p) + Kv::k_bytes(slot.d) + Kv::v_codes(slot.dv);
+    store(weight, load(weight) * load((const float*)scales + p % BLOCK));
   }
 
   // One split of a tile: maxima, sums and values of every row; rows without a position in it get m = -inf.
@@ -136,6 +144,8 @@ template <class Kv> struct AttentionJob {
         store(&weight[r][p % SPLIT], e);
       }
       l[r] = reduce_add(sum);
+      if constexpr (Kv::SCALED)
+        for (int64_t p = low; p < high; p += 16) scale_weights(p, &weight[r][p % SPLIT]);
       for (int i = 0; i < slot.dv; i += 16) store(&value[r][i], splat(0.0f));
     }
     const bool common = common_low < common_high;
@@ -153,11 +163,11 @@ template <class Kv> struct AttentionJob {
   }
 
   inline void load_queries(const QueryTile& t, float* q_tile) const {
-    const int64_t stride = round_up(slot.d, 2);
+    const int64_t stride = round_up(slot.d, Q_STEP);
     for (int r = 0; r < t.rows; ++r) {
       const float* x = q + ((int64_t)t.row[r] * shape.q_heads + t.head[r]) * slot.d;
       for (int i = 0; i < slot.d; i += 16) store(q_tile + r * stride + i, load(x + i, slot.d - i), slot.d - i);
-      if (slot.d % 2) q_tile[r * stride + slot.d] = 0.0f;
+      for (int64_t i = slot.d; i < stride; ++i) q_tile[r * stride + i] = 0.0f;
     }
   }
 

@@ -5,7 +5,6 @@
 #include "sample.h"
 #include "threads.h"
 
-#define LLMC_METHOD inline __attribute__((always_inline))
 
 struct LlmcEngine {
   LlmcConfig config;

@@ -1,17 +1,25 @@
 // linear: y = x W^T for any number of rows, with an epilogue on the results while they are still at hand.
 //
-//   linear<F>(Weights{panels, scales, n, k}, operand_rows, num_rows, epilogue, worker)
+//   linear<F>(Weights{panels, scales, offsets, n, k}, operand_rows, num_rows, epilogue, worker)
 //
 // abi: every worker calls it with the same arguments; no barrier inside. The operand is complete before the call.
 // epilogue(row, col, n, a, b): results of columns col..col+15 (a) and col+16..col+31 (b) of one row; col is a multiple
 //   of 32, n = min(32, N - col) of them are real. It writes what it wants; calls are unordered and concurrent, each
 //   (row, col) comes once. A gated projection packs 16 gate columns, then the 16 matching up columns into every panel
 //   (GATE_RUN of ir/ops/kernel.py), so a is the gate and b the up part of outputs col/2..col/2+15.
-// numerics: canonical (tile.h); then Int8 results are multiplied by the channel's scale.
+// numerics: canonical (tile.h); then Int8 results are multiplied by the channel's scale. Quant applies its own.
 // limits: n, k >= 1; weights 64-byte aligned.
 #pragma once
 #include "threads.h"
-#include "tile.h"
+#if defined(LLMC_AVX2)
+#include "tile_avx2.h"
+#else
+#include "tile_bf16.h"
+#include "tile_f32.h"
+#include "tile_int8.h"
+#endif
+#include "tile_codes.h"
+#include "widened.h"
 #if defined(LLMC_AMX)
 #include "tile_amx.h"
 #endif
@@ -19,15 +27,11 @@
 #ifndef LLMC_L2_BYTES
 #define LLMC_L2_BYTES (1 << 20)
 #endif
-#ifndef LLMC_PREFETCH_BYTES
-#define LLMC_PREFETCH_BYTES 4096
-#endif
 
 namespace llmc {
 
 struct Weights {
-  const void* panels;
-  const float* scales;  // [n padded to 32] per output channel, Int8 only
+  const void *panels, *scales, *offsets;  // scales and offsets as the format says, or null
   int64_t n, k;
 };
 
@@ -54,7 +58,7 @@ struct StoreRows {
 
 // What the rows of one call share out: rows in chunks whose operand stays in L2, panels of each chunk among workers.
 LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
-  const int64_t step = 96;  // whole tiles of 6, 16 and 32 rows
+  const int64_t step = 96;  // whole tiles of 4, 6, 16 and 32 rows
   int64_t fit = LLMC_L2_BYTES / 2 / row_bytes / step * step;
   if (fit < step) fit = step;
   if (rows <= fit) return rows;
@@ -63,18 +67,7 @@ LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
 }
 
 template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
-  switch (rows) {
-    case 1: return tile<F, 1, P>(t);
-#if defined(LLMC_AVX512) || defined(LLMC_AVX2)
-    case 2: return tile<F, 2, P>(t);
-#endif
-#if defined(LLMC_AVX512)
-    case 3: return tile<F, 3, P>(t);
-    case 4: return tile<F, 4, P>(t);
-    case 5: return tile<F, 5, P>(t);
-    case 6: return tile<F, 6, P>(t);
-#endif
-  }
+  with_rows<1, MOST_ROWS<F>>(rows, [&](auto r) __attribute__((always_inline)) { tile<F, decltype(r)::value, P>(t); });
 }
 
 template <class F, class Epilogue>
@@ -83,8 +76,9 @@ LLMC_INLINE void finish_tile(const Weights& w, const float* out, int64_t row, in
   for (int p = 0; p < panels; ++p) {
     const int64_t col = (panel + p) * PANEL;
     const int n = (int)(w.n - col < PANEL ? w.n - col : PANEL);
-    const bool scaled = w.scales != nullptr;
-    const f32x16 low = scaled ? load(w.scales + col) : splat(1.0f), high = scaled ? load(w.scales + col + 16) : low;
+    const float* scales = (const float*)w.scales;
+    const bool scaled = !IS_QUANT<F> && scales;
+    const f32x16 low = scaled ? load(scales + col) : splat(1.0f), high = scaled ? load(scales + col + 16) : low;
     for (int r = 0; r < rows; ++r) {
       const float* y = out + r * OUT_STRIDE + p * PANEL;
       f32x16 a = load(y), b = load(y + 16);
@@ -101,21 +95,48 @@ template <class F, class Epilogue> struct LinearCall {
   const int64_t panel_bytes, row_bytes;
 
   inline Tile tile_at(int64_t row, int64_t panel, int64_t ahead, float* out, float* scratch) const {
-    return {(const uint8_t*)w.panels + panel * panel_bytes, operand + row * row_bytes, w.k, ahead, out, scratch};
+    const uint8_t *weights = (const uint8_t*)w.panels + panel * panel_bytes, *rows = operand + row * row_bytes;
+    return {weights, rows, w.k, ahead, out, scratch};
   }
 
-  // Rows [row, end) of panels [panel, panel + panels), panels <= 2. The first tile fetches the next panels meanwhile.
+  // Rows [row, end) of panels [panel, panel + panels), panels <= 2.
   inline void block(int64_t row, int64_t end, int64_t panel, int panels) const {
-    alignas(64) float out[TILE_ROWS * OUT_STRIDE], scratch[2 * TILE_ROWS * OUT_STRIDE];
-    int64_t ahead = end - row <= 2 * TILE_ROWS ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
+    if constexpr (IS_QUANT<F>) quant_block(row, end, panel, panels);
+    else tiled_block(row, end, panel, panels);
+  }
+
+  // The first tile fetches the next panels meanwhile.
+  inline void tiled_block(int64_t row, int64_t end, int64_t panel, int panels) const {
+    constexpr int MOST = MOST_ROWS<F>;
+    alignas(64) float out[MOST * OUT_STRIDE], scratch[2 * MOST * OUT_STRIDE];
+    int64_t ahead = end - row <= 2 * MOST ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
     while (row < end) {
-      int rows = end - row < TILE_ROWS ? (int)(end - row) : TILE_ROWS;
+      int rows = end - row < MOST ? (int)(end - row) : MOST;
       Tile t = tile_at(row, panel, ahead, out, scratch);
       if (TILE_PANELS == 1 || panels == 1) run_tile<F, 1>(rows, t);
       else run_tile<F, TILE_PANELS>(rows, t);
       finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
       row += rows;
       ahead = 0;
+    }
+  }
+
+  // The first blocks fetch the next panels by turns, a single one what comes next or, where they are near, those too.
+  inline void quant_block(int64_t row, int64_t end, int64_t panel, int panels) const {
+    constexpr int MOST = BlockKernel<F, 1>::ROWS, TURNS = 4;
+    constexpr int64_t NEAR_BYTES = 32 << 10;  // that fit L1 beside what is read
+    alignas(64) float out[MOST * OUT_STRIDE];
+    const int64_t blocks = (end - row + MOST - 1) / MOST, turns = blocks < TURNS ? blocks : TURNS;
+    const int64_t turn = round_up(F::pad_k(w.k) / turns, 64), next = panels * panel_bytes;
+    for (int64_t from = 0; row < end; from += turn) {
+      const int rows = even_rows(end - row, MOST);
+      const QuantBlock b{(const uint8_t*)w.panels + panel * panel_bytes, F::scales(w.scales, panel, w.k),
+                         F::offsets(w.offsets, panel, w.k), operand + row * row_bytes, w.k, rows,
+                         blocks > 1 || next <= NEAR_BYTES ? next : LLMC_PREFETCH_BYTES, from, from + turn, out};
+      if (TILE_PANELS == 1 || panels == 1) BlockKernel<F, 1>::run(b);
+      else BlockKernel<F, TILE_PANELS>::run(b);
+      finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
+      row += rows;
     }
   }
 

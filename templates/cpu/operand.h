@@ -15,6 +15,10 @@
 #pragma once
 #include "simd.h"
 
+#ifndef LLMC_PREFETCH_BYTES
+#define LLMC_PREFETCH_BYTES 4096
+#endif
+
 namespace llmc {
 
 constexpr int PANEL = 32;  // output columns of a weight panel: two f32x16
@@ -37,6 +41,7 @@ struct Bf16 {
 
 template <int G> struct Int8 {
   static_assert(G == 0 || G == 32 || G % 64 == 0, "a group is the whole row (0), 32, or a multiple of 64 columns");
+  static constexpr int GROUP = G;
   static constexpr int64_t pad_k(int64_t k) { return round_up(k, G > 64 ? G : 64); }
   static constexpr int64_t groups(int64_t k) { return G == 0 ? 1 : pad_k(k) / (G == 0 ? 1 : G); }
   static constexpr int64_t group_len(int64_t k) { return G == 0 ? pad_k(k) : G; }
@@ -98,27 +103,30 @@ template <int G> struct QuantizeRow<Int8<G>> {
 };
 
 // Row n of the weights as f32 [k]: the embedding of a tied head reads the head's panels.
+struct Table {
+  const void *panels, *scales, *offsets;  // null where the format has none
+};
 template <class F> struct EmbedRow;
-template <class F>
-LLMC_INLINE void embed_row(const void* panels, const float* scales, int64_t n, int k, float* out) {
-  const uint8_t* panel = (const uint8_t*)panels + n / PANEL * F::panel_bytes(k);
-  EmbedRow<F>::run(panel, scales ? scales[n] : 1.0f, (int)(n % PANEL), k, out);
+template <class F> LLMC_INLINE void embed_row(const Table& t, int64_t n, int k, float* out) {
+  const uint8_t* panel = (const uint8_t*)t.panels + n / PANEL * F::panel_bytes(k);
+  EmbedRow<F>::run(t, panel, n, k, out);
 }
 template <> struct EmbedRow<F32> {
-  LLMC_INLINE void run(const uint8_t* panel, float, int column, int k, float* out) {
-    const float* w = (const float*)panel + column;
+  LLMC_INLINE void run(const Table&, const uint8_t* panel, int64_t n, int k, float* out) {
+    const float* w = (const float*)panel + n % PANEL;
     for (int i = 0; i < k; ++i) out[i] = w[(int64_t)i * PANEL];
   }
 };
 template <> struct EmbedRow<Bf16> {
-  LLMC_INLINE void run(const uint8_t* panel, float, int column, int k, float* out) {
-    const uint16_t* w = (const uint16_t*)panel + 2 * column;
+  LLMC_INLINE void run(const Table&, const uint8_t* panel, int64_t n, int k, float* out) {
+    const uint16_t* w = (const uint16_t*)panel + n % PANEL * 2;
     for (int i = 0; i < k; ++i) out[i] = from_bf16(w[(int64_t)(i / 2) * PANEL * 2 + i % 2]);
   }
 };
 template <int G> struct EmbedRow<Int8<G>> {
-  LLMC_INLINE void run(const uint8_t* panel, float scale, int column, int k, float* out) {
-    const uint8_t* w = panel + 4 * column;
+  LLMC_INLINE void run(const Table& t, const uint8_t* panel, int64_t n, int k, float* out) {
+    const uint8_t* w = panel + n % PANEL * 4;
+    const float scale = ((const float*)t.scales)[n];
     for (int i = 0; i < k; ++i) out[i] = (float)((int)w[(int64_t)(i / 4) * PANEL * 4 + i % 4] - 128) * scale;
   }
 };

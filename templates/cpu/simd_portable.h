@@ -103,4 +103,27 @@ LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) {
   return acc;
 }
 
+// --- what low-bit weights are made of (codes.h)
+LLMC_INLINE float part_from_f16(uint16_t h) {
+  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff;
+  float x;
+  if (exponent == 0) x = (float)(int32_t)fraction * 0x1p-24f;
+  else x = bits_float((exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13);
+  return bits_float(float_bits(x) | sign);
+}
+LLMC_INLINE vf part_load_f16(const uint16_t* a) { vf r; LLMC_LANES r[i] = part_from_f16(a[i]); return r; }
+LLMC_INLINE vi part_load_s8(const int8_t* a) { vi r; LLMC_LANES r[i] = a[i]; return r; }
+typedef uint8_t vb __attribute__((vector_size(16)));
+LLMC_INLINE vi part_table(const uint8_t* a) { return part_load_i32((const int32_t*)a); }
+LLMC_INLINE vi part_look_up(vi table, vi index) {
+  vb r;
+  for (int i = 0; i < 16; ++i) r[i] = ((vb)table)[((vb)index)[i] & 15];
+  return (vi)r;
+}
+LLMC_INLINE int32_t part_sum_s8(const int8_t* a) {
+  int32_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += a[i];
+  return sum;
+}
+
 }  // namespace llmc

@@ -32,6 +32,8 @@ constexpr int SPIN_LIMIT = 4000;  // pauses before a waiter sleeps: about 100 us
 LLMC_INLINE void cpu_pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // yield is no pause on most cores
 #endif
 }
 
@@ -41,6 +43,13 @@ struct FlushDenormals {
   uint32_t saved = __builtin_ia32_stmxcsr();
   FlushDenormals() { __builtin_ia32_ldmxcsr(saved | 0x8040); }
   ~FlushDenormals() { __builtin_ia32_ldmxcsr(saved); }
+#elif defined(__aarch64__)
+  uint64_t saved;  // bit 24 of FPCR flushes inputs and results
+  FlushDenormals() {
+    asm volatile("mrs %0, fpcr" : "=r"(saved));
+    asm volatile("msr fpcr, %0" ::"r"(saved | 1u << 24));
+  }
+  ~FlushDenormals() { asm volatile("msr fpcr, %0" ::"r"(saved)); }
 #else
   FlushDenormals() {}
 #endif

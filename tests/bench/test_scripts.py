@@ -11,11 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+# What runs in another program's environment, and imports nothing of this checkout
+APART = ("bench/peers/onnx_builder.py",)
 SCRIPTS = [path for path in sorted((ROOT / "bench").rglob("*.py")) if 'if __name__ == "__main__"' in path.read_text()]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_script_puts_its_checkout_on_the_path(script: Path) -> None:
+    if str(script.relative_to(ROOT)) in APART:
+        assert "from bench" not in script.read_text() and "llmc" not in script.read_text()
+        return
     up = len(script.relative_to(ROOT).parts) - 1
     assert f"\nsys.path.insert(0, str(Path(__file__).resolve().parents[{up}]))" in script.read_text()
 

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from bench.cpu.load import Load, LoadWatch
-from bench.cpu.results import Precision
+from bench.peers.checkpoints import older_keys
 from bench.serving import peers
-from bench.serving.checkpoints import older_keys
 from bench.serving.openvino_server import Server
 from bench.serving.outcome import Sample, output_tps, ratios, report, ttft_p95
 from bench.serving.peers import Peer
-from bench.serving.race import Field, conclude
+from bench.serving.race import Field, bits_of, conclude
 from llmc.serve.load.connection import Client
 from llmc.serve.load.metrics import Terms, summarise
 from llmc.serve.load.plan import Planned
@@ -56,12 +55,19 @@ def test_the_report_has_a_line_for_each_contender() -> None:
 def test_a_race_is_written_down_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = argparse.Namespace(json=None, work=tmp_path, threads=2, requests=32, concurrency=8)
     servers = (Peer("llmc", "1", (), 1), Peer("x", "2", (), 2, {"A": "b"}, note="slow"))
-    fields = [Field(precision, Path("e"), servers, 9) for precision in (Precision.BF16, Precision.INT8)]
+    fields = [Field(dtype, Path("e"), servers, 9) for dtype in ("bf16", "int4g64")]
     conclude(args, "m.gguf", fields, [sample(0, "llmc", 2.0), sample(0, "x", 4.0)], [0.5])
     said = capsys.readouterr().out
     assert said.startswith("m.gguf on ") and said.count("x: 2 (slow)\n") == 1 and "2.00 (2.00..2.00)" in said
     found = json.loads((tmp_path / "serving.json").read_text())
     assert found["versions"] == {"llmc": "1", "x": "2"} and len(found["samples"]) == 2
+
+
+@pytest.mark.parametrize(
+    "dtype, bits", [("f32", 16), ("bf16", 16), ("int8g32", 8), ("fp8", 8), ("int4g64z", 4), ("mxfp4", 4)]
+)
+def test_peers_race_in_as_many_bits(dtype: str, bits: int) -> None:
+    assert bits_of(dtype) == bits
 
 
 def test_peers_get_the_same_threads_sequences_and_context(tmp_path: Path) -> None:

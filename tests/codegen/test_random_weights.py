@@ -77,9 +77,9 @@ def test_what_the_module_computes_is_true() -> None:
         Apply(Pack(*ROWS), (Apply(Concat(0), (matrix("q", 9, 24), matrix("k", 3, 24))),)),
         Apply(
             Pack(Scheme.INT8, WeightLayout.PANELS),
-            (Apply(Quantize(Scheme.INT8, Part.DATA), (Source("i", DType.F32, (40, 70)),)),),
+            (Apply(Quantize(Scheme.INT8.weight, Part.DATA), (Source("i", DType.F32, (40, 70)),)),),
         ),
-        Apply(Quantize(Scheme.INT8, Part.SCALE), (Source("i", DType.F32, (40, 70)),)),
+        Apply(Quantize(Scheme.INT8.weight, Part.SCALE), (Source("i", DType.F32, (40, 70)),)),
         matrix("table", 50, 12),
     ],
 )

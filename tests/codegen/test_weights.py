@@ -110,7 +110,7 @@ def exprs(draw: st.DrawFn, shape: tuple[int, ...] | None = None, depth: int = 3)
             start = draw(st.integers(0, stacked.type.static_shape()[0] - shape[0]))
             return Apply(Slice(0, start, start + shape[0]), (stacked,))
         case "quantize":
-            data = Apply(Quantize(Scheme.INT8, Part.DATA), (again(shape),))
+            data = Apply(Quantize(Scheme.INT8.weight, Part.DATA), (again(shape),))
             return Apply(Cast(DType.F32), (data,))
     return Source(name, DType.F32, shape, draw(st.sampled_from(Origin)))
 
@@ -158,15 +158,18 @@ PACKED = [
         Pack(Scheme.BF16, WeightLayout.ROWS),
         (Apply(Interleave(16), (Apply(Cast(DType.BF16), (W,)), Apply(Cast(DType.BF16), (V,)))),),
     ),
-    Apply(Pack(Scheme.INT8, WeightLayout.PANELS), (Apply(Quantize(Scheme.INT8, Part.DATA), (W,)),)),
-    Apply(Pack(Scheme.int8(128), WeightLayout.PANELS), (Apply(Quantize(Scheme.INT8, Part.DATA), (W,)),)),
+    Apply(Pack(Scheme.INT8, WeightLayout.PANELS), (Apply(Quantize(Scheme.INT8.weight, Part.DATA), (W,)),)),
+    *(
+        Apply(Pack(scheme, WeightLayout.PANELS), (Apply(Quantize(scheme.weight, Part.DATA), (W,)),))
+        for scheme in map(Scheme.named, ("int8_int8g128", "int4g32", "int4g64z", "nl4g32", "mxfp4", "fp8", "int4_bf16"))
+    ),
     Apply(
         Pack(Scheme.BF16, WeightLayout.PANELS),
         (Apply(Interleave(16), (Apply(Cast(DType.BF16), (W,)), Apply(Cast(DType.BF16), (V,)))),),
     ),
     Apply(
         Pack(Scheme.INT8, WeightLayout.PANELS),
-        (Apply(Interleave(16), tuple(Apply(Quantize(Scheme.INT8, Part.DATA), (s,)) for s in (W, V))),),
+        (Apply(Interleave(16), tuple(Apply(Quantize(Scheme.INT8.weight, Part.DATA), (s,)) for s in (W, V))),),
     ),
 ]
 
@@ -207,7 +210,7 @@ def test_what_each_row_range_reads_is_bounded() -> None:
 
 
 def test_the_file_is_read_by_safetensors(tmp_path: Path) -> None:
-    scale = Apply(Quantize(Scheme.INT8, Part.SCALE), (W,))
+    scale = Apply(Quantize(Scheme.INT8.weight, Part.SCALE), (W,))
     plain = Apply(Cast(DType.F32), (Source("norm", DType.F32, (33,)),))
     other = Apply(Unary(UnaryFn.NEG), (Source("norm", DType.F32, (33,)),))
     constant = Apply(Binary(BinaryFn.ADD), (Literal(1.0), Literal(2.0)))
@@ -235,7 +238,7 @@ def test_no_weights_make_a_file_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [1, 17, 33, 70])
 def test_scales_reach_to_the_end_of_the_last_panel(n: int) -> None:
     """The kernel loads 32 scales for every panel, also of the last weight in the file."""
-    scale = Apply(Quantize(Scheme.INT8, Part.SCALE), (Source("w", DType.F32, (n, 8)),))
+    scale = Apply(Quantize(Scheme.INT8.weight, Part.SCALE), (Source("w", DType.F32, (n, 8)),))
     (placed,) = place_weights([scale])
     assert placed.num_bytes >= -(-n // 32) * 32 * 4
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from llmc.compiler.capture.capture import capture
 from llmc.compiler.sources.resolve import open_source
 from llmc.ir.formats import Scheme, WeightLayout
-from llmc.ir.ops.constant import Origin, Source
 from llmc.ir.reference import Cache, run
 from llmc.passes.pipeline import default_pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
@@ -23,11 +22,6 @@ def interpreted(folder: Path, ids: list[int], scheme: Scheme) -> NDArray[np.floa
     pipeline = default_pipeline(scheme, vocab, WeightLayout.ROWS)
     prefill, _ = run_pipeline(captured.graph, pipeline, RuleLog(), lambda *_: None)
 
-    def read(source: Source) -> NDArray[np.generic]:
-        if source.origin is Origin.BUFFER:
-            return np.asarray(captured.buffers[source.name])
-        return captured.stored(source).read_f32(None)
-
     positions = np.arange(len(ids), dtype=np.int32)
     inputs = {
         "ids": np.asarray(ids, np.int32),
@@ -36,5 +30,5 @@ def interpreted(folder: Path, ids: list[int], scheme: Scheme) -> NDArray[np.floa
         "rows": positions,
         "kv": Cache(),
     }
-    logits = run(prefill, inputs, read)[0]
+    logits = run(prefill, inputs, captured.read)[0]
     return np.asarray(logits, np.float32)

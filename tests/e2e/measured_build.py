@@ -1,4 +1,5 @@
-"""python measured_build.py MODEL OUT: build, then print bytes of anonymous memory as JSON: {"imports": .., "peak": ..}.
+"""python measured_build.py MODEL OUT DTYPE: build, then print bytes of anonymous memory as JSON:
+{"imports": .., "peak": ..}. DTYPE stored: weights stay as they are stored.
 
 Samples RssAnon of this process: what it allocated itself. Pages of mapped files, the checkpoint's among them, are the
 page cache's, which the kernel takes back when it needs them.
@@ -34,7 +35,9 @@ def main(model: str, out: str, scheme: str) -> None:
     thread = threading.Thread(target=sample)
     thread.start()
     try:
-        manifest = build(BuildOptions(model, Path(out), scheme=Scheme.named(scheme)), Progress())
+        as_stored = scheme == "stored"
+        named = Scheme.BF16 if as_stored else Scheme.named(scheme)
+        manifest = build(BuildOptions(model, Path(out), scheme=named, as_stored=as_stored), Progress())
     finally:
         done.set()
         thread.join()

@@ -57,7 +57,7 @@ def answers(filled: Path, manifest: Manifest) -> None:
 
 def test_a_filled_engine_is_a_built_one_with_other_weights(model: Path, hollow: Path, tmp_path: Path) -> None:
     built, filled = tmp_path / "built", tmp_path / "filled"
-    build(BuildOptions(str(model), built), Silent())
+    build(BuildOptions(str(model), built, certify=0), Silent())
     manifest = fill(hollow, filled)
     names = {p.relative_to(built).as_posix() for p in built.rglob("*") if p.is_file()}
     assert names == {p.relative_to(filled).as_posix() for p in filled.rglob("*") if p.is_file()}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llmc.ir.types import DType
 from llmc.runtime import Engine, SamplingParams
 from llmc.runtime.kv.pool_sizes import sequence_bytes
 from tests.e2e.engines import Engines
@@ -20,11 +21,16 @@ BLOCK = 32
 LENGTHS = [k * BLOCK + d for k in (1, 2, 3) for d in (-1, 0, 1)]
 
 
-@pytest.fixture(params=["llama", "gemma3", "mistral"])
+KV = {"llama int8": DType.I8, "gemma3 fp8": DType.F8_E4M3}
+
+
+@pytest.fixture(params=["llama", "gemma3", "mistral", *KV])
 def folder(request: pytest.FixtureRequest, engines: Engines) -> Path:
-    """Engines that other tests have built: all positions, windows of 8 beside them, windows of 40 alone."""
+    """Engines that other tests have built: all positions, windows of 8 beside them, windows of 40 alone. Keys and
+    values in bytes are blocks like others."""
     sizes = SIZES if request.param == "mistral" else {}
-    return engines.engine(engines.model(request.param, **sizes)[1])
+    source = engines.model(request.param.split()[0], **sizes)[1]
+    return engines.engine(source, kv=KV[request.param]) if request.param in KV else engines.engine(source)
 
 
 def ids_of(engine: Engine, count: int, seed: int = 1) -> list[int]:

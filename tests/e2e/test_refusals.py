@@ -62,7 +62,7 @@ def shard_outside(folder: Path) -> None:
 
 
 def quantised(folder: Path) -> None:
-    edit(folder / "config.json", quantization_config={"quant_method": "awq", "bits": 4})
+    edit(folder / "config.json", quantization_config={"quant_method": "aqlm", "nbits": 16})
 
 
 def remote_code(folder: Path) -> None:
@@ -127,7 +127,7 @@ DAMAGES: list[tuple[Callable[[Path], object], tuple[str, ...]]] = [
     (another_shape, ("model.norm.weight", "[63]", "[64]")),
     (integers, ("model.norm.weight", "I8")),
     (float8, ("model.norm.weight", "F8_E4M3")),
-    (quantised, ("awq", "not supported yet")),
+    (quantised, ("config.json: quantization_config: aqlm", "not supported")),
     (remote_code, ("remote code",)),
     (no_config, ("config.json is missing",)),
     (unknown_activation, ("wobble",)),
@@ -158,10 +158,10 @@ AT_ONCE: list[tuple[list[str], tuple[str, ...]]] = [
     (["--target", "h100", "--dtype", "int8"], ("no CUDA kernel multiplies in int8", "bf16, f16")),
     (["--dtype", "f16"], ("no CPU kernel multiplies in f16", "use f32, bf16, int8")),
     (["--passes", "fuse-everything"], ("fuse-everything", "fuse-gates")),
-    (["--passes", "lower-linears{scheme=int4}"], ("int4",)),
-    (["--passes", "lower-linears{colour=red}"], ("colour",)),
-    (["--passes", "lower-linears{scheme=int8g48}"], ("activation group 48", "a multiple of 64")),
-    (["--passes", "lower-linears{scheme="], ("--passes",)),
+    (["--passes", "choose-formats{scheme=int5}"], ("int5",)),
+    (["--passes", "choose-formats{colour=red}"], ("colour",)),
+    (["--passes", "choose-formats{scheme=int8_int8g48}"], ("activation group 48", "a multiple of 64")),
+    (["--passes", "choose-formats{scheme="], ("--passes",)),
     (["--dump-ir", "/dev/null/x"], ("/dev/null/x", "another --dump-ir")),
     (["-o", "/proc/nothing/engine"], ("/proc/nothing/engine: cannot be made in /proc", "another -o")),
 ]

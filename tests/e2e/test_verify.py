@@ -129,8 +129,10 @@ def test_the_command_tells_them_and_fails(
     failed = llmc.run("verify", built, damaged, "--texts", tmp_path / "short")
     assert failed.code == 1 and failed.stdout.splitlines()[-1].startswith("FAIL: "), failed
     assert "ids of 'a': the source has [256" in failed.stdout
+    assert "measured again                  KL from " in passed.stdout
     as_json = json.loads(llmc.run("verify", built, damaged, "--texts", tmp_path / "short", "--json").stdout)
     assert as_json["verdict"] == "FAIL" and as_json["text_path"]["disagreements"]
+    assert as_json["certificate"]["stated"]["figures"]["positions"] == 512
 
 
 def test_how_far_logits_may_be_is_the_formats_matter() -> None:
@@ -144,10 +146,24 @@ def test_how_far_logits_may_be_is_the_formats_matter() -> None:
 
     steps = {Scheme.F32: 2.0**-24, Scheme.F16: 2.0**-11, Scheme.BF16: 2.0**-8, Scheme.INT8: 2.0**-7}
     for scheme, step in steps.items():
-        assert too_far(verdict(step), scheme.name) is None
-        assert "expected at most" in str(too_far(verdict(1.5), scheme.name))
+        assert too_far(verdict(step), [scheme]) is None
+        assert "expected at most" in str(too_far(verdict(1.5), [scheme]))
     assert told == [4] * 8
-    assert too_far(replace(verdict(0), mean_kl=float("nan")), "bf16") is not None
+    assert too_far(replace(verdict(0), mean_kl=float("nan")), [Scheme.BF16]) is not None
+    assert too_far(verdict(0.5), [Scheme.F32]) and not too_far(verdict(0.5), [Scheme.F32, Scheme.INT4])
+
+
+def test_figures_of_logits_that_are_known() -> None:
+    """Two tokens, the engine at 3:1 where the source is at 1:1; in the second text they agree."""
+    even, odd = np.ones((3, 2), np.float32), np.log(np.array([[3, 1]] * 3, np.float32))
+    engine = iter([odd, even])
+    verdict = compare([[0, 0, 1], [1, 1, 1]], lambda ids: next(engine), lambda ids: even)
+    kl = 0.5 * np.log(0.5 / 0.75) + 0.5 * np.log(0.5 / 0.25)
+    assert verdict.mean_kl == pytest.approx(kl / 2) and verdict.max_kl == pytest.approx(kl)
+    assert verdict.p99_kl == pytest.approx(kl) and verdict.worst.text == 0
+    assert verdict.reference_perplexity == pytest.approx(2)
+    assert verdict.perplexity == pytest.approx((0.75 * 0.25 * 0.5 * 0.5) ** -0.25)
+    assert compare([[1]], lambda ids: even[:1], lambda ids: even[:1]).perplexity is None
 
 
 def test_a_build_says_what_the_models_files_disagree_about(damaged: Path, llmc: Commands, tmp_path: Path) -> None:
@@ -160,7 +176,8 @@ def test_a_build_says_what_the_models_files_disagree_about(damaged: Path, llmc: 
         'while [ "$1" != -o ]; do shift; done\ntouch "$2"\n'
     )
     compiler.chmod(0o755)
-    built = llmc.run("build", damaged, "-o", out, "--target", "generic", "--dtype", "f32", CXX=str(compiler))
+    options = ("--target", "generic", "--dtype", "f32", "--certify", "0")
+    built = llmc.run("build", damaged, "-o", out, *options, CXX=str(compiler))
     said = " ".join(built.stderr.split())
     assert built.code == 0
     for notice in (

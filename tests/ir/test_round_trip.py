@@ -36,7 +36,7 @@ def dims(nonnegative: bool = True) -> st.SearchStrategy[Dim]:
     return st.integers(0, 99) | st.sampled_from(SYMBOLS) | st.lists(monomial, min_size=1, max_size=3).map(sum)
 
 
-schemes = st.sampled_from([*SCHEMES, Scheme.int8(0), Scheme.int8(128)])
+schemes = st.sampled_from([*SCHEMES, Scheme.named("int8_int8g0"), Scheme.named("int8_int8g128")])
 tensors = st.builds(
     TensorType,
     st.sampled_from(DType),

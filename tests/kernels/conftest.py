@@ -16,6 +16,7 @@ import pytest
 
 from llmc.codegen.cpu.target import CpuTarget, cpu_target, machine_features, missing_features
 from llmc.codegen.cpu.toolchain import Toolchain, compile_library, find_toolchain
+from tests.kernels.coded_formats import header
 
 VARIANTS = ("x86-64-v4+vnni+bf16+amx", "x86-64-v4+vnni+bf16", "x86-64-v4", "x86-64-v3", "generic")
 HERE = Path(__file__).parent
@@ -32,7 +33,7 @@ class Kernels:
 @cache
 def harness_sources() -> dict[str, str]:
     headers = {p.name: p.read_text() for p in files("llmc.templates.cpu").iterdir() if p.name.endswith(".h")}
-    return headers | {p.name: p.read_text() for p in HERE.glob("harness*")}
+    return headers | {p.name: p.read_text() for p in HERE.glob("harness*")} | {"harness_codes.h": header()}
 
 
 def build(target: CpuTarget, toolchain: Toolchain, folder: Path) -> Path:

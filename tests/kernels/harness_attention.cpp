@@ -4,7 +4,7 @@
 using namespace llmc;
 
 struct AttentionArgs {  // mirrored in test_attention.py
-  int32_t q_heads, kv_heads, d, dv, window, chunk, num_seqs, table_stride, bf16;
+  int32_t q_heads, kv_heads, d, dv, window, chunk, num_seqs, table_stride, kind;  // kind: f32, bf16, int8, fp8
   float scale, softcap;
   const float *sinks, *slopes;
   const int32_t *seq_starts, *positions, *tables;
@@ -16,7 +16,9 @@ template <class Kv> static KvSlot<Kv> slot_of(const AttentionArgs& a) {
   return KvSlot<Kv>{a.slot_offset, a.kv_heads, a.d, a.dv};
 }
 template <class Body> static void with_kv(const AttentionArgs& a, Body body) {
-  if (a.bf16) body(KvBf16{});
+  if (a.kind == 3) body(KvFp8{});
+  else if (a.kind == 2) body(KvInt8{});
+  else if (a.kind == 1) body(KvBf16{});
   else body(KvF32{});
 }
 

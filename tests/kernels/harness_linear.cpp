@@ -31,12 +31,12 @@ EXPORT void quantize(int format, const float* x, int rows, int k, uint8_t* out) 
     for (int r = 0; r < rows; ++r) quantize_row<decltype(f)>(x + (int64_t)r * k, k, out + r * decltype(f)::row_bytes(k));
   });
 }
-EXPORT void embed(int format, const void* panels, const float* scales, int64_t n, int k, float* out) {
-  with_format(format, [&](auto f) { embed_row<decltype(f)>(panels, scales, n, k, out); });
+EXPORT void embed(int format, const void* panels, const void* scales, int64_t n, int k, float* out) {
+  with_format(format, [&](auto f) { embed_row<decltype(f)>({panels, scales, nullptr}, n, k, out); });
 }
-EXPORT int run_linear(int format, const void* panels, const float* scales, int64_t n, int64_t k, const void* operand,
+EXPORT int run_linear(int format, const void* panels, const void* scales, int64_t n, int64_t k, const void* operand,
                       int64_t rows, const float* bias, float* out, int threads) {
-  const Weights w{panels, scales, n, k};
+  const Weights w{panels, scales, nullptr, n, k};
   const StoreRows store_rows{out, n, bias};
   return harness::on_pool(threads, [&](const Worker& worker) {
     with_format(format, [&](auto f) { linear<decltype(f)>(w, operand, rows, store_rows, worker); });
@@ -51,9 +51,9 @@ struct GatedBf16 {
     store_bf16((uint16_t*)(out + row * row_bytes) + col / 2, silu(gate) * up);
   }
 };
-EXPORT int run_gated(int format, const void* panels, const float* scales, int64_t n, int64_t k, const void* operand,
+EXPORT int run_gated(int format, const void* panels, const void* scales, int64_t n, int64_t k, const void* operand,
                      int64_t rows, void* out, int threads) {
-  const Weights w{panels, scales, n, k};
+  const Weights w{panels, scales, nullptr, n, k};
   const GatedBf16 gated{(uint8_t*)out, Bf16::row_bytes(n / 2)};
   return harness::on_pool(threads, [&](const Worker& worker) {
     with_format(format, [&](auto f) { linear<decltype(f)>(w, operand, rows, gated, worker); });

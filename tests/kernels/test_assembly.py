@@ -14,7 +14,8 @@ from tests.kernels.conftest import harness_sources
 
 SPILL = re.compile(r"\bvmov\w*\s+%[xyz]mm\d+, .*\(%r[sb]p\b")
 KERNELS = re.compile(
-    r"^(_ZN4llmc\w*?(?:4tile|8amx_tile|10score_tile|10value_tile)I\w+):[^\n]*$(.*?)^\.Lfunc_end", re.M | re.S
+    r"^(_ZN4llmc\w*?(?:4tile|10codes_tile|12widened_tile|8amx_tile|10score_tile|10value_tile)I\w+):[^\n]*$(.*?)^\.Lfunc_end",
+    re.M | re.S,
 )
 
 
@@ -36,6 +37,9 @@ def assembly(target_name: str, unit: str, folder: Path) -> str:
         ("x86-64-v4+vnni+bf16+amx", "harness_linear.cpp", 30),
         ("x86-64-v4+vnni+bf16", "harness_linear.cpp", 30),
         ("x86-64-v3", "harness_linear.cpp", 10),
+        ("x86-64-v4+vnni+bf16", "harness_codes.cpp", 100),
+        ("x86-64-v4", "harness_codes.cpp", 100),
+        ("x86-64-v3", "harness_codes.cpp", 25),
         ("x86-64-v4+vnni+bf16+amx", "harness_attention.cpp", 8),
         ("x86-64-v3", "harness_attention.cpp", 8),
     ],

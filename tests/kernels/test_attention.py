@@ -11,6 +11,9 @@ import pytest
 
 from llmc.codegen.kv_groups import BLOCK_TOKENS
 from llmc.codegen.packing import round_bf16, widen_bf16
+from llmc.ir.formats import kv_numbers
+from llmc.ir.quantise import quantise_input
+from llmc.ir.types import DType
 from tests.kernels.conftest import Kernels
 from tests.kernels.test_linear import aligned, pointer, random
 
@@ -23,7 +26,7 @@ class Args(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int32)
-            for name in ("q_heads", "kv_heads", "d", "dv", "window", "chunk", "num_seqs", "table_stride", "bf16")
+            for name in ("q_heads", "kv_heads", "d", "dv", "window", "chunk", "num_seqs", "table_stride", "kind")
         ),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
@@ -38,7 +41,7 @@ class Case:
     kv_heads: int = 2
     d: int = 64
     dv: int = 64
-    bf16: bool = True
+    cache: DType = DType.BF16
     window: int = 0
     chunk: int = 0
     softcap: float = 0.0
@@ -55,11 +58,11 @@ class Case:
 
 CASES = {
     "plain": Case(),
-    "f32": Case(bf16=False),
+    "f32": Case(cache=DType.F32),
     "one head each": Case(q_heads=3, kv_heads=3, d=48, dv=48),
     "many queries a head": Case(q_heads=8, kv_heads=1, d=32, dv=32),
     "odd dims": Case(q_heads=6, kv_heads=2, d=35, dv=19),
-    "odd dims f32": Case(q_heads=6, kv_heads=2, d=35, dv=19, bf16=False),
+    "odd dims f32": Case(q_heads=6, kv_heads=2, d=35, dv=19, cache=DType.F32),
     "wide": Case(q_heads=4, kv_heads=1, d=256, dv=256),
     "window 8": Case(window=8),
     "window 300": Case(window=300),
@@ -68,14 +71,32 @@ CASES = {
     "softcap": Case(softcap=5.0, scale=1.0),
     "sinks": Case(sinks=True),
     "alibi": Case(alibi=True),
-    "all": Case(window=40, softcap=20.0, sinks=True, alibi=True, bf16=False),
+    "int8": Case(cache=DType.I8),
+    "fp8": Case(cache=DType.F8_E4M3),
+    "odd dims int8": Case(q_heads=6, kv_heads=2, d=35, dv=19, cache=DType.I8),
+    "wide fp8": Case(q_heads=4, kv_heads=1, d=256, dv=256, cache=DType.F8_E4M3),
+    "window 300 int8": Case(window=300, cache=DType.I8),
+    "all fp8": Case(window=40, softcap=20.0, sinks=True, alibi=True, cache=DType.F8_E4M3),
+    "all": Case(window=40, softcap=20.0, sinks=True, alibi=True, cache=DType.F32),
 }
+
+
+KINDS = (DType.F32, DType.BF16, DType.I8, DType.F8_E4M3)  # as harness_attention.cpp numbers them
+
+
+def kept(cache: DType, x: Floats) -> Floats:
+    """Heads [T, H, D] as the cache gives them back."""
+    if cache is DType.BF16:
+        return widen_bf16(round_bf16(x))
+    if cache is DType.F32:
+        return x
+    rows = quantise_input(x.reshape(-1, x.shape[-1]), kv_numbers(cache))
+    return rows.floats().astype(np.float32).reshape(x.shape)
 
 
 def reference(case: Case, q: Floats, k: Floats, v: Floats) -> npt.NDArray[np.float64]:
     """q [T, q_heads, d], k [T, kv_heads, d], v [T, kv_heads, dv] of one sequence -> [T, q_heads, dv]."""
-    if case.bf16:
-        k, v = widen_bf16(round_bf16(k)), widen_bf16(round_bf16(v))
+    k, v = kept(case.cache, k), kept(case.cache, v)
     group = case.q_heads // case.kv_heads
     at = np.arange(len(q))
     distance = at[None, :] - at[:, None]
@@ -126,7 +147,7 @@ class Cache:
         arrays = (self.sinks, self.slopes, self.starts, self.positions, self.step_tables, self.pool)
         return Args(
             *(case.q_heads, case.kv_heads, case.d, case.dv, case.window, case.chunk),
-            *(len(step), self.stride, int(case.bf16)),
+            *(len(step), self.stride, KINDS.index(case.cache)),
             *(case.scale, case.softcap),
             *(None if a is None else a.ctypes.data for a in arrays),
             *(self.block_bytes, self.slot_offset, max(self.lengths)),
@@ -209,10 +230,10 @@ def test_company_does_not_matter(kernels: Kernels, name: str) -> None:
         assert np.array_equal(part, expected)
 
 
-@pytest.mark.parametrize("bf16", [True, False])
-def test_later_tokens_cannot_leak(kernels: Kernels, bf16: bool) -> None:
+@pytest.mark.parametrize("cache", KINDS)
+def test_later_tokens_cannot_leak(kernels: Kernels, cache: DType) -> None:
     """An infinite key or value of a later token of the same chunk leaves earlier rows alone, to the bit."""
-    case = Case(bf16=bf16)
+    case = Case(cache=cache)
     q, k, v = tokens(case, 50, 40)
     clean = prefill(kernels, case, (q, k, v))
     k, v = k.copy(), v.copy()

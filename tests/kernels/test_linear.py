@@ -13,10 +13,11 @@ from llmc.codegen import packing
 from llmc.codegen.cpu.toolchain import find_toolchain
 from llmc.codegen.packing import OperandRows, Packing
 from llmc.ir.formats import Scheme, WeightLayout
+from llmc.ir.types import DType
 from tests.kernels.conftest import VARIANTS, Kernels, load
 
 Floats = npt.NDArray[np.float32]
-FORMATS = (Scheme.F32, Scheme.BF16, Scheme.int8(0), Scheme.int8(32), Scheme.int8(128))
+FORMATS = tuple(map(Scheme.named, ("f32", "bf16", "int8_int8g0", "int8_int8g32", "int8_int8g128")))
 # n and k around the panel (32), the bf16 block (32), the int8 step (64), and larger than one tile
 SHAPES = ((1, 1), (33, 31), (64, 64), (70, 97), (96, 200), (200, 130))
 
@@ -43,7 +44,7 @@ class Linear:
         if fmt == Scheme.BF16:
             stored = packing.round_bf16(weight)
             self.weight = packing.widen_bf16(stored)
-        elif fmt.name == "int8":
+        elif fmt.weight.element is DType.I8:
             stored, scales = quantize_channels(weight)
             self.scales = np.zeros(packing.round_up(n, 32), np.float32)
             self.scales[:n] = scales
@@ -115,7 +116,7 @@ def reference(linear: Linear, x: Floats) -> npt.NDArray[np.float64]:
     weight = linear.weight.astype(np.float64)
     if linear.fmt == Scheme.BF16:
         return packing.widen_bf16(packing.round_bf16(x)).astype(np.float64) @ weight.T
-    if linear.fmt.name == "int8":
+    if linear.fmt.weight.element is DType.I8:
         assert linear.scales is not None
         q, scale = quantized_rows(linear.rows, x)
         rows = (q * scale).reshape(len(x), -1)[:, : linear.k]

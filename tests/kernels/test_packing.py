@@ -5,29 +5,37 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmc.codegen.packing import Bits, Packing, round_bf16
-from llmc.ir.formats import SCHEMES, Scheme, WeightLayout
-from tests.kernels.test_linear import FORMATS, quantize_channels, random
+from llmc.codegen.packing import Bits, Packing, ScalePacking, round_bf16
+from llmc.ir.formats import Part, Scheme, WeightLayout
+from llmc.ir.graph import IRError
+from llmc.ir.quantise import quantise
+from llmc.ir.types import DType
+from tests.kernels.test_linear import FORMATS, random
 
 PANELS, ROWS = WeightLayout.PANELS, WeightLayout.ROWS
 
 
 def stored(fmt: Scheme, n: int, k: int) -> Bits:
     weight = random(1, n, k)
-    match fmt.name:
-        case "bf16":
+    match fmt.weight.element:
+        case DType.F32:
+            return weight
+        case DType.BF16:
             return round_bf16(weight)
-        case "f16":
+        case DType.F16:
             return weight.astype(np.float16).view(np.uint16)
-        case "int8":
-            return quantize_channels(weight)[0]
-    return weight
+    return quantise(weight, fmt.weight).part(Part.DATA)  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("order", WeightLayout, ids=lambda o: o.value)
-@pytest.mark.parametrize("fmt", [*FORMATS, Scheme.F16], ids=str)
+CODED = tuple(map(Scheme.named, ("int4g32", "int4g64z", "int4_bf16", "nl4", "mxfp4", "nvfp4", "fp8")))
+PLACES = [
+    (f, o) for f in (*FORMATS, Scheme.F16, *CODED) for o in WeightLayout if (f, o) not in {(c, ROWS) for c in CODED}
+]
+
+
+@pytest.mark.parametrize(("fmt", "order"), PLACES, ids=str)
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (32, 64), (33, 65), (100, 200)])
-def test_unpack_inverts_pack(order: WeightLayout, fmt: Scheme, n: int, k: int) -> None:
+def test_unpack_inverts_pack(fmt: Scheme, order: WeightLayout, n: int, k: int) -> None:
     packing, weight = Packing(fmt, order), stored(fmt, n, k)
     packed = packing.pack(weight)
     assert packed.size == packing.num_bytes(n, k)
@@ -46,7 +54,7 @@ def test_element_addresses(fmt: Scheme) -> None:
         assert values[at] == (int(weight[row, column]) + 128 if fmt.name == "int8" else weight[row, column])
 
 
-@pytest.mark.parametrize("fmt", SCHEMES, ids=str)
+@pytest.mark.parametrize("fmt", [Scheme.F32, Scheme.BF16, Scheme.F16, Scheme.INT8], ids=str)
 def test_rows_for_cuda_are_padded_to_16_bytes(fmt: Scheme) -> None:
     weight = stored(fmt, 3, 33)
     rows = Packing(fmt, ROWS).pack(weight).reshape(3, -1)
@@ -55,7 +63,27 @@ def test_rows_for_cuda_are_padded_to_16_bytes(fmt: Scheme) -> None:
     assert rows[:, :size].tobytes() == weight.tobytes()
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+def test_addresses_of_4_bits() -> None:
+    fmt, (n, k) = Scheme.named("int4g32"), (45, 70)
+    weight = stored(fmt, n, k)
+    values = Packing(fmt, PANELS).pack(weight)
+    for row, column in ((0, 0), (31, 69), (32, 1), (44, 68), (7, 4), (7, 12)):
+        byte = row // 32 * 128 * 32 // 2 + column // 8 * 32 * 4 + row % 32 * 4 + column % 4
+        assert values[byte] >> (4 * (column % 8 // 4)) & 15 == int(weight[row, column]) + 8
+
+
+def test_scales_of_groups_lie_in_panels() -> None:
+    fmt, (n, groups) = Scheme.named("int4g32"), (45, 3)  # 96 columns, padded to 128
+    scales = random(1, n, groups).astype(np.float16)
+    packing = ScalePacking(fmt, DType.F16)
+    values = packing.pack(scales.view(np.uint16)).view(np.float16).reshape(2, 4, 32)
+    assert packing.num_bytes(n, groups) == values.nbytes
+    for row in range(n):
+        assert np.array_equal(values[row // 32, :3, row % 32], scales[row])
+    assert not values[:, 3].any() and not values[1, :, 13:].any()
+
+
+@pytest.mark.parametrize("fmt", [*FORMATS, *CODED], ids=str)
 def test_streamed_pieces_join(fmt: Scheme) -> None:
     packing, weight = Packing(fmt, PANELS), stored(fmt, 200, 96)
     pieces = list(packing.pack_stream(200, 96, lambda a, b: weight[a:b], max_bytes=2 * packing.panel_bytes(96)))
@@ -65,8 +93,10 @@ def test_streamed_pieces_join(fmt: Scheme) -> None:
 
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="activation group 48"):
-        Scheme.int8(48)
+        Scheme.named("int8_int8g48")
     with pytest.raises(TypeError, match="bf16 packs uint16, got float32"):
         Packing(Scheme.BF16, PANELS).pack(random(3, 4, 4))
+    with pytest.raises(IRError, match="no kernels read int4g64 in rows"):
+        Packing(Scheme.INT4, ROWS)
     with pytest.raises(ValueError, match="in f32: expected 4096 bytes, got 64"):
         Packing(Scheme.F32, PANELS).unpack(np.zeros(64, np.uint8), 32, 32)

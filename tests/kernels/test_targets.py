@@ -55,8 +55,19 @@ def test_a_half_present_extension_is_not_used() -> None:
 
 
 def test_other_architectures_are_refused() -> None:
-    with pytest.raises(TargetError, match="no kernels for aarch64 yet"):
-        native_target(frozenset(), 1 << 20, "aarch64")
+    with pytest.raises(TargetError, match="no kernels for riscv64: build for one of cpu, x86-64-v4"):
+        native_target(frozenset(), 1 << 20, "riscv64")
+    with pytest.raises(TargetError, match="this aarch64 machine has no asimd"):
+        native_target(frozenset({"sse2"}), 1 << 20, "aarch64")
+
+
+def test_arm_machines_get_what_they_have(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nFeatures\t: fp asimd asimddp i8mm sve\n")
+    target = native_target(machine_features(cpuinfo), 1 << 20, "aarch64")
+    named = cpu_target("aarch64+dotprod+i8mm")
+    assert (target.arch, target.features, target.mcpu) == (named.arch, named.features, named.mcpu)
+    assert named.triple == "aarch64-linux-gnu.2.28" and named.has("asimddp") and not named.has("avx2")
 
 
 def test_missing_features() -> None:

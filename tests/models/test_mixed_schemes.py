@@ -10,13 +10,12 @@ import pytest
 from llmc.codegen.cpu.model import render
 from llmc.codegen.packing import Packing, widen_bf16
 from llmc.codegen.weights import place_weights, stored
-from llmc.ir.formats import Numbers, Packed, Scheme, WeightLayout
+from llmc.ir.formats import Packed, Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError
 from llmc.ir.ops.constant import Weight
 from llmc.ir.ops.kernel import PackedLinear
 from llmc.ir.parser import parse
 from llmc.ir.reference import weight
-from llmc.ir.types import DType
 from llmc.ir.verify import verify
 from llmc.passes.pipeline import default_pipeline, run_pipeline, with_options
 from llmc.passes.rewrite import RuleLog
@@ -24,7 +23,7 @@ from tests.models.captured import llama, read
 from tests.models.engine import Reader
 from tests.models.test_meaning import ROWS, outputs
 
-MIXED = 'lower-linears{others=[At{module="layers.1", scheme=bf16}, At{module="head", scheme=f32}]}'
+MIXED = 'choose-formats{others=[At{module="layers.1", scheme=bf16}, At{module="head", scheme=f32}]}'
 
 
 def lowered(captured: Graph, options: str, scheme: Scheme = Scheme.INT8) -> list[Graph]:
@@ -60,7 +59,7 @@ def test_the_meaning_is_the_models(entries: list[Graph]) -> None:
 def test_weights_are_packed_each_in_its_own_format(entries: list[Graph]) -> None:
     exprs = dict.fromkeys(n.op.expr for n in entries[0].nodes if isinstance(n.op, Weight))
     packed = [(e, e.type.layout) for e in exprs if isinstance(e.type.layout, Packed)]
-    assert {str(layout.scheme) for _, layout in packed} == {"int8g64", "bf16", "f32"}
+    assert {str(layout.scheme) for _, layout in packed} == {"int8", "bf16", "f32"}
     for expr, layout in packed:
         data = np.concatenate(list(stored(expr, Reader())))
         found = Packing(layout.scheme, layout.order).unpack(data, *expr.type.static_shape())
@@ -77,18 +76,18 @@ def test_every_linear_has_the_kernel_of_its_scheme(entries: list[Graph]) -> None
     assert {t for name, t in calls if name == "embed_row"} == {"F32"}
 
 
-GROUPED = Scheme("w8", Numbers(DType.I8, 32), Numbers(DType.I8, 0), DType.F32)
+GROUPED = Scheme.named("int8g32f_int8g0")
 
 
 def test_scales_of_groups_of_a_weight_are_a_matrix_in_the_same_order() -> None:
-    """A scheme that no kernel has: 8 bits with a scale for every 32 inputs of a channel."""
     entries = run_pipeline(llama(), default_pipeline(GROUPED, 80), RuleLog(), lambda *_: None)
     linears = [n for n in entries[0].nodes if isinstance(n.op, PackedLinear)]
     types = {(str(n.inputs[1].type), str(n.inputs[2].type)) for n in linears}
-    assert ("i8[48, 64]{w8g32 in panels}", "f32[48, 2]{f32 in panels}") in types  # attention's output
-    assert ("i8[100, 48]{w8g32 in panels}", "f32[100, 2]{f32 in panels}") in types  # the tied head: 32 and 16 columns
+    data, scales = f"{GROUPED} in panels", f"scales of {GROUPED}"
+    assert (f"i8[48, 64]{{{data}}}", f"f32[48, 2]{{{scales}}}") in types  # attention's output
+    assert (f"i8[100, 48]{{{data}}}", f"f32[100, 2]{{{scales}}}") in types  # the tied head: 32 and 16 columns
     exact, expected = outputs(llama())[ROWS], outputs(entries[0])
-    per_channel = outputs(lowered(llama(), "", Scheme.int8(0))[0])
+    per_channel = outputs(lowered(llama(), "", Scheme.named("int8_int8g0"))[0])
     error, coarser = (np.abs(found - exact).max() / np.abs(exact).max() for found in (expected, per_channel))
     assert 1e-4 < error < 4 / 127 and error < coarser
 
@@ -98,8 +97,8 @@ def test_scales_of_groups_of_a_weight_are_a_matrix_in_the_same_order() -> None:
     [
         ("%x: f32[T, 8], %w: bf16[4, 8]", "bf16", r"packed_linear in bf16 of f32.T, 8.: expected rows of bf16$"),
         ("%x: bf16[T, 8], %w: f32[4, 8]", "bf16", r"with a weight f32.4, 8.: expected bf16.4, 8.$"),
-        ("%x: i8[T, 8]{groups64}, %w: i8[4, 8], %s: f32[8]", "int8g64", r"expected i8.4, 8. with f32.4.$"),
-        ("%x: i8[T, 8]{groups32}, %w: i8[4, 8], %s: f32[4]", "int8g64", "rows of i8 with a scale for 64 columns"),
+        ("%x: i8[T, 8]{groups64}, %w: i8[4, 8], %s: f32[8]", "int8", r"expected i8.4, 8. with f32.4.$"),
+        ("%x: i8[T, 8]{groups32}, %w: i8[4, 8], %s: f32[4]", "int8", "rows of i8 with a f32 scale for 64 columns"),
         ("%x: bf16[T, 8], %w: bf16[4, 7]", "bf16", "inner dims differ"),
     ],
 )
@@ -111,21 +110,13 @@ def test_operands_of_another_scheme_are_refused(inputs: str, scheme: str, messag
         verify(parse(f"graph g {{\n  dims T in [1, inf]\n  inputs {inputs}\n  {linear}\n  outputs %y\n}}\n"))
 
 
-def test_linears_that_are_one_have_one_scheme() -> None:
+def test_only_linears_of_one_scheme_are_joined() -> None:
     captured = llama(1)
     named = {"l0.q.weight": "layers.0.q_proj", "l0.k.weight": "layers.0.k_proj", "l0.v.weight": "layers.0.v_proj"}
     weights = {n.output: n.op.expr for n in captured.nodes if isinstance(n.op, Weight)}
     for node in captured.nodes:
         names = [getattr(weights.get(v), "name", "") for v in node.inputs]
         object.__setattr__(node, "loc", next((named[n] for n in names if n in named), node.loc))
-    options = 'lower-linears{others=[At{module="*.k_proj", scheme=bf16}]}'
-    with pytest.raises(
-        IRError, match=r"joined of layers.0.q_proj in int8g64, layers.0.k_proj in bf16, .*: give them one"
-    ):
-        lowered(captured, options)
-    schemes = {
-        n.loc: str(n.op.scheme)
-        for n in lowered(captured, f"{options}, -fuse-linears")[0].nodes
-        if isinstance(n.op, PackedLinear)
-    }
-    assert schemes["layers.0.q_proj"] == "int8g64" and schemes["layers.0.k_proj"] == "bf16"
+    options = 'choose-formats{others=[At{module="*.k_proj", scheme=bf16}]}'
+    schemes = {n.loc: str(n.op.scheme) for n in lowered(captured, options)[0].nodes if isinstance(n.op, PackedLinear)}
+    assert schemes["layers.0.q_proj + layers.0.v_proj"] == "int8" and schemes["layers.0.k_proj"] == "bf16"

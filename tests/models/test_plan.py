@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from llmc.codegen.cpu.formats import kernel_type
 from llmc.codegen.cpu.model import Model, render
 from llmc.codegen.cpu.plan import CpuPlan
 from llmc.codegen.kv_groups import slots_of
@@ -39,7 +40,9 @@ def rendered(graph: Graph, scheme: Scheme) -> Model:
 
 
 @pytest.fixture(
-    scope="module", params=[(g, s) for g in GRAPHS for s in SCHEMES if s.cpu], ids=lambda p: f"{p[0]}-{p[1].name}"
+    scope="module",
+    params=[(g, s) for g in GRAPHS for s in filter(kernel_type, SCHEMES)],
+    ids=lambda p: f"{p[0]}-{p[1].name}",
 )
 def model(request: pytest.FixtureRequest) -> Model:
     name, scheme = request.param

@@ -8,9 +8,11 @@ import pytest
 
 from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.graph import Graph, IRError, Node, Op
-from llmc.ir.ops.constant import Interleave, Pack, Quantize
+from llmc.ir.ops.constant import Dequantize, Interleave, Pack, PackScales, Quantize
+from llmc.ir.types import DType
 from llmc.ir.verify import verify
 from llmc.passes.canonicalise import Canonicalise
+from llmc.passes.choose_formats import ChooseFormats
 from llmc.passes.gates import FuseGates
 from llmc.passes.linears import RaiseLinears
 from llmc.passes.lower import LowerLinears
@@ -28,15 +30,14 @@ def test_no_options_change_nothing() -> None:
 
 
 def test_a_pass_is_left_out_and_another_replaced() -> None:
-    changed = with_options(DEFAULT, "lower-linears{scheme=int8g128}, -fuse-gates")
-    assert changed.shared == DEFAULT.shared
-    assert LowerLinears(Scheme.int8(128)) in changed.passes and FuseGates() not in changed.passes
+    changed = with_options(DEFAULT, "choose-formats{scheme=int8_int8g128}, -fuse-gates")
+    assert ChooseFormats(Scheme.named("int8_int8g128")) in changed.passes and FuseGates() not in changed.passes
     assert len(changed.passes) == len(DEFAULT.passes) - 1
 
 
 def test_options_that_are_not_given_stay() -> None:
-    cuda = with_options(default_pipeline(Scheme.BF16, 90, WeightLayout.ROWS), "lower-linears{scheme=f16}")
-    assert LowerLinears(Scheme.F16, WeightLayout.ROWS) in cuda.passes
+    cuda = with_options(default_pipeline(Scheme.BF16, 90, WeightLayout.ROWS), "lower-linears{stored=f16}")
+    assert LowerLinears(DType.F16, WeightLayout.ROWS) in cuda.passes
 
 
 def test_every_pass_of_the_pipeline_has_a_name() -> None:
@@ -50,16 +51,16 @@ def test_every_pass_of_the_pipeline_has_a_name() -> None:
     [
         ("fuse-gate", "--passes: unknown pass 'fuse-gate', there are canonicalise, flatten"),
         ("-nonsense", "--passes: unknown pass 'nonsense'"),
-        ("lower-linears{shceme=int8}", "an attribute of LowerLinears .scheme, layout, others., got 'shceme'"),
-        ("lower-linears{scheme=int4}", "column 22: expected one of f32, bf16, f16, int8, int8gN, got 'int4'"),
+        ("choose-formats{shceme=int8}", "an attribute of ChooseFormats .scheme, others, as_stored., got 'shceme'"),
+        ("choose-formats{scheme=int5}", "column 23: expected one of f32, bf16, .*, got 'int5'"),
         (
-            "lower-linears{scheme=int8g48}",
-            "column 22: activation group 48: expected .* or a multiple of 64",
+            "choose-formats{scheme=int8_int8g48}",
+            "column 23: activation group 48: expected .* or a multiple of 64",
         ),
-        ("lower-linears{scheme=bf16g64}", "expected one of f32, bf16, f16, int8, int8gN, got 'bf16g64'"),
-        ('lower-linears{others=[At{module="x"}]}', "expected scheme of At, got '{module=\"x\"}'"),
-        ("lower-linears{others=[lm_head]}", "column 23: expected At{...}, got 'lm_head'"),
-        ("lower-linears{scheme=int8", "--passes: '{' without '}' in 'lower-linears{scheme=int8'"),
+        ("choose-formats{scheme=bf16g64}", "expected one of f32, bf16, .*, got 'bf16g64'"),
+        ('choose-formats{others=[At{module="x"}]}', "expected scheme of At, got '{module=\"x\"}'"),
+        ("choose-formats{others=[lm_head]}", "column 24: expected At{...}, got 'lm_head'"),
+        ("choose-formats{scheme=int8", "--passes: '{' without '}' in 'choose-formats{scheme=int8'"),
         ("-fuse-gates{x=1}", "--passes: '-fuse-gates{x=1}' leaves a pass out and gives it options"),
     ],
 )
@@ -124,4 +125,4 @@ def test_what_stands_in_a_kernel_is_checked_too() -> None:
 def test_every_op_stands_in_some_stage() -> None:
     """All but those of weight expressions, which no graph holds."""
     ops = {op for stage in STAGES for op in stage.ops.union(*stage.bodies.values())}
-    assert set(Op.mnemonics.values()) - ops == {Pack, Interleave, Quantize}
+    assert set(Op.mnemonics.values()) - ops == {Pack, PackScales, Interleave, Quantize, Dequantize}

@@ -70,9 +70,11 @@ def write_gguf(
     tensors: Tensors,
     raw: dict[str, tuple[NDArray[np.uint8], gguf.GGMLQuantizationType]] | None = None,
     special: Sequence[str] = ("bos", "eos", "eot"),
+    tensors_of_a_part: int = 0,
 ) -> None:
-    """Write float tensors, and `raw` ones that are blocks already, with a small BPE tokenizer."""
-    writer = gguf.GGUFWriter(path, arch)
+    """Write float tensors, and `raw` ones that are blocks already, with a small BPE tokenizer; in parts where it is
+    said how many tensors each has."""
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=tensors_of_a_part)
     writer.add_name("tiny")
     for key, value in metadata.items():
         match value:

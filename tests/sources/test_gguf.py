@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,6 @@ from transformers import (
     LlamaConfig,
     PreTrainedModel,
 )
-from transformers.integrations.gguf.dequant import dequantize
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from llmc.compiler.sources.demo import fetch_demo
@@ -95,44 +93,6 @@ def test_gemma_norms_lose_their_one(tmp_path: Path) -> None:
     assert set(checkpoint.names) == set(state)
     for name, value in state.items():
         np.testing.assert_allclose(checkpoint[name].read_f32(), value.numpy(), atol=1e-6)
-
-
-def dequantize_q5_0(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """ggml's block_q5_0: an f16 scale, 32 high bits, 16 bytes of low nibbles; value = scale * (q - 16)."""
-    fields = blocks.reshape(-1, 22)
-    scale = fields[:, :2].copy().view(np.float16).astype(np.float32)
-    high = np.unpackbits(fields[:, 2:6], axis=1, bitorder="little")
-    low = np.concatenate([fields[:, 6:] & 15, fields[:, 6:] >> 4], axis=1)
-    values: NDArray[np.float32] = scale * ((low | high << 4).astype(np.float32) - 16)
-    return values
-
-
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("name", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q4_K", "Q5_K", "Q6_K"])
-def test_block_formats_dequantise_by_row_range(tmp_path: Path, name: str) -> None:
-    """Random blocks; the oracle is transformers' own torch dequantiser (torch itself for the floats)."""
-    kind = gguf.GGMLQuantizationType[name]
-    model = tiny_llama(hidden_size=256)
-    tensors = llama_tensors(model)
-    shape = tensors.pop("token_embd.weight").shape
-    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-    rng = np.random.default_rng(0)
-    blocks = rng.integers(0, 256, (shape[0], shape[1] // block * block_bytes), np.uint8)
-    path = tmp_path / "q.gguf"
-    write_gguf(path, "llama", llama_metadata(model), tensors, {"token_embd.weight": (blocks, kind)})
-    source = open_source(str(path))
-    assert source.quantization == (None if name.endswith("F16") else f"{name} x1")
-    tensor = source.checkpoint(meta(source.config))["model.embed_tokens.weight"]
-    if name.endswith("F16"):
-        dtype = torch.float16 if name == "F16" else torch.bfloat16
-        expected = torch.from_numpy(blocks).view(dtype).float().numpy()
-    elif name == "Q5_0":  # which transformers lacks
-        expected = dequantize_q5_0(blocks).reshape(shape)
-    else:
-        expected = dequantize(torch.from_numpy(blocks), int(kind)).numpy().reshape(shape)
-    # random scales may be NaN or infinite; they must come back as such
-    np.testing.assert_allclose(tensor.read_f32(), expected, rtol=1e-6)
-    np.testing.assert_allclose(tensor.read_f32((5, 9)), expected[5:9], rtol=1e-6)
 
 
 METADATA: list[tuple[dict[str, Any], str]] = [
@@ -232,20 +192,6 @@ def test_a_tensor_that_has_no_place_is_refused(tmp_path: Path, name: str, length
     write_gguf(tmp_path / "m.gguf", "llama", llama_metadata(model), tensors)
     message = refusal(tmp_path / "m.gguf")
     assert expected in message
-
-
-def test_unreadable_files(tmp_path: Path) -> None:
-    model = tiny_llama()
-    path = tmp_path / "m.gguf"
-    write_gguf(path, "llama", llama_metadata(model), llama_tensors(model))
-    whole = path.read_bytes()
-    for content in (b"", b"GGUF", b"not a gguf file at all", whole[:200], whole[:-100]):
-        path.write_bytes(content)
-        assert "truncated" in refusal(path)
-    write_gguf(path, "warp", llama_metadata(model, "warp"), llama_tensors(model))
-    assert "warp is not supported" in refusal(path)
-    write_gguf(path, "lfm2", llama_metadata(model, "lfm2"), {})
-    assert "'lfm2' is not supported yet" in refusal(path)
 
 
 def test_the_demo_model_agrees_with_transformers() -> None:

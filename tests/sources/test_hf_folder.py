@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from llmc.compiler.sources.checkpoint import StoredDtype
+from llmc.compiler.sources.checkpoint import StoredDtype, StoredTensor
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.generation import GenerationDefaults
 from llmc.compiler.sources.model_source import SourceFormat
@@ -36,6 +36,7 @@ def test_shards_read_back_bit_for_bit(folder: Path, model: LlamaForCausalLM) -> 
     assert set(checkpoint.names) == set(model.state_dict())
     for name, expected in model.state_dict().items():
         tensor = checkpoint[name]
+        assert isinstance(tensor, StoredTensor)
         assert tensor.dtype is StoredDtype.BF16
         bits = expected.view(torch.uint16).numpy()
         np.testing.assert_array_equal(tensor.read(), bits)
@@ -59,7 +60,7 @@ def test_rows_outside_the_tensor_are_our_bug(folder: Path, model: LlamaForCausal
     tensor = open_source(str(folder)).checkpoint(model)["lm_head.weight"]
     for rows in [(0, 33), (-1, 3), (5, 4)]:
         with pytest.raises(ValueError, match=r"lm_head\.weight"):
-            tensor.read(rows)
+            tensor.read_f32(rows)
 
 
 @pytest.mark.parametrize("add_bos", [False, True])

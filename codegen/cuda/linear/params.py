@@ -13,7 +13,7 @@ from llmc.codegen.cuda.kernel import Budget, check, rejects_smem
 from llmc.codegen.cuda.linear.epilogue import LinearEpilogue
 from llmc.codegen.cuda.plan.formats import ROW_ALIGNMENT
 from llmc.codegen.cuda.target.capabilities import CudaTarget
-from llmc.ir.formats import SCHEMES
+from llmc.ir.formats import Scheme
 from llmc.ir.ops.kernel import GATE_RUN
 from llmc.ir.types import DType
 from llmc.runtime.cuda.plan import Box
@@ -22,7 +22,8 @@ STEP = 64  # columns of K in a stage of the ring
 SWIZZLE = 128  # bytes: of both tensor maps
 PARTIALS = Scratch("linear_partials")  # sums of slices on their way to the last block of a tile
 COUNTERS = Scratch("linear_counters", zeroed=True)  # how many of a tile's blocks have come
-_CPP = {s.operand.element: s.cuda for s in SCHEMES if s.cuda is not None}
+_CPP = {DType.BF16: "bf16", DType.F16: "f16"}
+COMPUTED = (Scheme.BF16, Scheme.F16)  # the schemes that there are kernels for
 
 
 class CountedBy(enum.Enum):

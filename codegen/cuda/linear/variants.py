@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from llmc.codegen.cuda.linear.cost import cost
 from llmc.codegen.cuda.linear.epilogue import LinearEpilogue, Member, write_epilogue
 from llmc.codegen.cuda.linear.params import (
+    COMPUTED,
     STEP,
     CountedBy,
     LinearMmaParams,
@@ -20,7 +21,6 @@ from llmc.codegen.cuda.linear.params import (
     Slices,
 )
 from llmc.codegen.cuda.target.gpus import Gpu
-from llmc.ir.formats import SCHEMES
 from llmc.ir.graph import IRError
 from llmc.ir.ops.kernel import GATE_RUN, PackedLinear
 from llmc.ir.types import DType
@@ -62,9 +62,8 @@ def variants(
 ) -> list[LinearVariant]:
     """For a linear with n output columns (a gated one computes 2 n sums), one variant for each bucket, smallest first;
     neighbouring buckets with the same kernel are one. IRError for schemes and epilogues that no CUDA kernel has."""
-    if op.scheme.cuda is None:
-        computed = " and ".join(s.name for s in SCHEMES if s.cuda)
-        raise IRError(f"a linear of scheme {op.scheme.name}: CUDA kernels compute {computed}")
+    if op.scheme not in COMPUTED:
+        raise IRError(f"a linear of scheme {op.scheme}: CUDA kernels compute {' and '.join(map(str, COMPUTED))}")
     epilogue = write_epilogue(op)
     if epilogue.width != n:
         raise IRError(f"a linear with {n} columns has an epilogue of {epilogue.width}")

@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import gguf
 from transformers import PretrainedConfig
 from transformers.integrations.gguf.gguf_config_mapping import GGUF_CONFIG_ARCHS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -14,15 +13,14 @@ from llmc.compiler.sources.generation import GenerationDefaults, generation_defa
 from llmc.compiler.sources.gguf.advice import INSTEAD
 from llmc.compiler.sources.gguf.checkpoint import open_gguf_checkpoint
 from llmc.compiler.sources.gguf.metadata import check_metadata
-from llmc.compiler.sources.gguf.reading import HeaderReader, read_gguf_config
+from llmc.compiler.sources.gguf.parts import open_parts
+from llmc.compiler.sources.gguf.reading import FLOATS, HeaderReader, read_gguf_config
 from llmc.compiler.sources.gguf.tokenizer import tokenizer_files
 from llmc.compiler.sources.gguf.unstated import add_unstated
 from llmc.compiler.sources.gguf.vocabulary import Vocabulary, read_vocabulary
 from llmc.compiler.sources.model_config import one_line, require_causal_lm
 from llmc.compiler.sources.model_name import gguf_title
 from llmc.compiler.sources.model_source import ModelSource, SourceFormat
-
-_FLOATS = ("F32", "F16", "BF16")
 
 # general.sampling.* -> generation_config.json
 _SAMPLING = {
@@ -35,25 +33,22 @@ _SAMPLING = {
 
 
 def open_gguf(path: Path) -> ModelSource:
-    """Read everything of a GGUF file but the tensors' data. Raises SourceError."""
-    reader = _open(path)
+    """Read everything of a GGUF file, or of the parts whose first it is, but the tensors' data. Raises SourceError."""
+    reader, tensors = open_parts(path)
     metadata = reader.scalars()
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise SourceError(f"{path}: no general.architecture in the metadata")
     if architecture in GGUF_CONFIG_ARCHS:
         raise SourceError(f"{path}: GGUF architecture {architecture!r} is not supported yet; {INSTEAD}")
-    if metadata.get("split.count", 1) > 1:
-        raise SourceError(f"{path}: one of {metadata['split.count']} split files; merge them first (gguf-split)")
-    _check_tensors(path, reader)
     config = _config(path, reader)
     require_causal_lm(config, None, path)
     check_metadata(metadata, architecture, config, path)
-    weights = add_unstated(config, architecture, reader.tensors, path)
+    weights = add_unstated(config, architecture, tensors)
     vocabulary = read_vocabulary(reader, metadata, path)
     _name_special_tokens(config, vocabulary)
-    formats = Counter(tensor.tensor_type.name for tensor in reader.tensors)
-    blocks = ", ".join(f"{name} x{count}" for name, count in sorted(formats.items()) if name not in _FLOATS)
+    formats = Counter(tensor.kind.name for tensor in tensors)
+    blocks = ", ".join(f"{name} x{count}" for name, count in sorted(formats.items()) if name not in FLOATS)
     return ModelSource(
         name=gguf_title(path, metadata.get("general.name")),
         path=path,
@@ -64,29 +59,9 @@ def open_gguf(path: Path) -> ModelSource:
         tokenizer=tokenizer_files(vocabulary, metadata, path) if vocabulary else None,
         quantization=blocks or None,
         licence=metadata.get("general.license"),
-        num_tensors=len(reader.tensors),
+        num_tensors=len(tensors),
         checkpoint=lambda model: open_gguf_checkpoint(path, weights, architecture, model),
     )
-
-
-def _open(path: Path) -> HeaderReader:
-    try:
-        return HeaderReader(path)
-    except Exception as error:  # the reader indexes into a mapped file and fails however numpy does
-        raise SourceError(f"{path}: truncated or not a GGUF file: {one_line(error)}") from error
-
-
-def _check_tensors(path: Path, reader: HeaderReader) -> None:
-    size = path.stat().st_size
-    for tensor in reader.tensors:
-        if tensor.data_offset + tensor.n_bytes > size:
-            raise SourceError(f"{path}: truncated: tensor {tensor.name} ends past the file's {size} bytes")
-        supported = tensor.tensor_type.name in _FLOATS or tensor.tensor_type in gguf.quants._type_traits
-        if not supported:
-            raise SourceError(
-                f"{path}: tensor {tensor.name} is stored as {tensor.tensor_type.name}, not supported; "
-                "quantise the model to another format, Q8_0 or Q4_K say (llama-quantize)"
-            )
 
 
 def _config(path: Path, reader: HeaderReader) -> PretrainedConfig:

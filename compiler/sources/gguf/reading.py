@@ -6,6 +6,7 @@ parsed once, its long arrays are counted and read when asked for, and the table 
 """
 
 import functools
+import math
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +24,30 @@ from transformers.modeling_gguf_pytorch_utils import (
     load_gguf_checkpoint,
 )
 
+_OTHER_TYPE = "quantise the model to another format, Q8_0 or Q4_K say (llama-quantize)"
+FLOATS = ("F32", "F16", "BF16")
+
 # Arrays up to here (layer types, rope sections, tags) are read in full.
 _LONG_ARRAY = 4096
 
 
+class BadTensor(Exception):
+    """A tensor that the header describes and that cannot be read; the message is one line for people."""
+
+
 class HeaderReader(gguf.GGUFReader):
-    """A GGUFReader whose arrays of more than 4096 items have the right length and no content."""
+    """A GGUFReader whose arrays of more than 4096 items have the right length and no content.
+
+    Raises BadTensor, or whatever numpy raises for a header that is none.
+    """
+
+    def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
+        for field in fields:
+            _, _, _, dims, kind, offset = field.parts
+            size = _num_bytes(field.name, [int(dim) for dim in dims], int(kind[0]))
+            if start_offs + int(offset[0]) + size > self.data.nbytes:
+                raise BadTensor(f"truncated: tensor {field.name} ends past the file's {self.data.nbytes} bytes")
+        super()._build_tensors(start_offs, fields)
 
     def _get_field_parts(
         self, orig_offs: int, raw_type: int
@@ -91,6 +110,22 @@ class HeaderReader(gguf.GGUFReader):
         for _ in range(count):
             offset += 8 + length_at(data, offset)[0]
         return offset
+
+
+def _num_bytes(name: str, dims: list[int], number: int) -> int:
+    """Of a tensor's data. Raises BadTensor for a type that is not read, or blocks that do not fill its rows."""
+    try:
+        kind = gguf.GGMLQuantizationType(number)
+    except ValueError:
+        raise BadTensor(f"tensor {name} is stored as type {number}, which is unknown; {_OTHER_TYPE}") from None
+    if kind.name not in FLOATS and kind not in gguf.quants._type_traits:
+        raise BadTensor(f"tensor {name} is stored as {kind.name}, not supported; {_OTHER_TYPE}")
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    if dims and dims[0] % block:
+        raise BadTensor(
+            f"tensor {name} has rows of {dims[0]} values, no multiple of the {block} of {kind.name}'s blocks"
+        )
+    return math.prod(dims) // block * block_bytes
 
 
 def read_gguf_config(path: Path, reader: HeaderReader) -> dict[str, Any]:

@@ -1,16 +1,15 @@
 """Facts about a model that a GGUF's metadata lacks: stored as a tensor, or known to llama.cpp by the model's size."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import gguf
 import torch
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.gguf.advice import INSTEAD
+from llmc.compiler.sources.gguf.tensor import GgufTensor
 
 _ROPE_FREQS = "rope_freqs.weight"
 _LONGROPE = ("rope_factors_long.weight", "rope_factors_short.weight")
@@ -20,40 +19,38 @@ _ROPE_TYPE = "frequency_factors"
 _LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 
 
-def add_unstated(
-    config: PretrainedConfig, architecture: str, tensors: Sequence[gguf.ReaderTensor], where: Path
-) -> list[gguf.ReaderTensor]:
+def add_unstated(config: PretrainedConfig, architecture: str, tensors: Sequence[GgufTensor]) -> list[GgufTensor]:
     """Write into the config what it cannot know from the metadata; the tensors that are weights. Raises SourceError."""
     if hasattr(config, "query_pre_attn_scalar"):
         largest = config.num_hidden_layers == _LAYERS_OF_27B.get(architecture)
         per_head = config.hidden_size // config.num_attention_heads
         config.query_pre_attn_scalar = per_head if largest else config.head_dim
-    weights: list[gguf.ReaderTensor] = []
+    weights: list[GgufTensor] = []
     for tensor in tensors:
         if tensor.name in _LONGROPE:
             raise SourceError(
-                f"{where}: tensor {tensor.name}: rope frequencies that change with the text's length (LongRoPE) are "
-                "not supported yet; take a GGUF of the model with the short context"
+                f"{tensor.file}: tensor {tensor.name}: rope frequencies that change with the text's length (LongRoPE) "
+                "are not supported yet; take a GGUF of the model with the short context"
             )
         if tensor.name == _ROPE_FREQS:
-            _add_rope_factors(config, tensor, where)
+            _add_rope_factors(config, tensor)
         else:
             weights.append(tensor)
     return weights
 
 
-def _add_rope_factors(config: PretrainedConfig, tensor: gguf.ReaderTensor, where: Path) -> None:
+def _add_rope_factors(config: PretrainedConfig, tensor: GgufTensor) -> None:
     """What Llama 3.1 calls rope_scaling: llama.cpp divides frequency i by factor i, as its converter computed it."""
     parameters = getattr(config, "rope_parameters", None)
     if not isinstance(parameters, dict) or parameters.get("rope_type", "default") != "default":
         raise SourceError(
-            f"{where}: tensor {tensor.name}: a {config.model_type} whose rope is {parameters} has no place for it; "
-            + INSTEAD
+            f"{tensor.file}: tensor {tensor.name}: a {config.model_type} whose rope is {parameters} has no place for "
+            f"it; {INSTEAD}"
         )
-    factors = gguf.dequantize(tensor.data, tensor.tensor_type).reshape(-1).tolist()
+    factors = tensor.dequantise().reshape(-1).tolist()
     expected = _rotary_dim(config) // 2
     if len(factors) != expected or not all(factor > 0 for factor in factors):
-        raise SourceError(f"{where}: tensor {tensor.name} is {factors}, expected {expected} positive factors")
+        raise SourceError(f"{tensor.file}: tensor {tensor.name} is {factors}, expected {expected} positive factors")
     config.rope_parameters = {**parameters, "rope_type": _ROPE_TYPE, "factors": factors}
 
 

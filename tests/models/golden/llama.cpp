@@ -104,13 +104,13 @@ struct Epilogue_52074228 {
 
 // ---- row kernels: everything between two linears or attentions, row by row
 
-__attribute__((noinline)) void rows_582ab72d(
+__attribute__((noinline)) void rows_be364539(
 const int32_t* ids_0, const void* w_1, const int32_t* positions_2, const float* w_3, const float* w_4, float* out_0, float* out_1, float* out_2, uint8_t* out_3, int64_t rows, const Worker& worker) {
   int64_t row, end;
   worker.share(rows, &row, &end);
   for (; row < end; ++row) {
     // embedding -> f32[T, 48]
-    embed_row<Bf16>(w_1, nullptr, ids_0[row], 48, (out_0 + (int64_t)row * 48));
+    embed_row<Bf16>({w_1, nullptr, nullptr}, ids_0[row], 48, (out_0 + (int64_t)row * 48));
     // rope_table -> f32[T, 8], f32[T, 8]
     rope_angles(positions_2[row], w_3, 1.0f, (out_1 + (int64_t)row * 8), (out_2 + (int64_t)row * 8), 8);
     // rms_norm -> f32[T, 48]
@@ -224,10 +224,10 @@ const float* x_0, uint8_t* out_0, int64_t rows, const Worker& worker) {
 void prefill(void* args, const Worker& w) {
   const StepView& s = *(const StepView*)args;
   // rows layers.0 -> f32[T, 48], f32[T, 8], f32[T, 8], bf16[T, 48]
-  rows_582ab72d(s.in.token_ids, s.weight<void>(0), s.in.positions, s.weight<float>(16384), s.weight<float>(16512), s.token_rows<float>(768), s.token_rows<float>(960), s.token_rows<float>(1024), s.token_rows<uint8_t>(512), s.in.num_tokens, w);
+  rows_be364539(s.in.token_ids, s.weight<void>(0), s.in.positions, s.weight<float>(16384), s.weight<float>(16512), s.token_rows<float>(768), s.token_rows<float>(960), s.token_rows<float>(1024), s.token_rows<uint8_t>(512), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.0 -> f32[T, 128]
-  linear<Bf16>(Weights{s.weight<void>(17280), nullptr, 128, 48}, s.token_rows<void>(512), s.in.num_tokens, Epilogue_9d6f6f29{s.weight<float>(16768), s.token_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(17280), nullptr, nullptr, 128, 48}, s.token_rows<void>(512), s.in.num_tokens, Epilogue_9d6f6f29{s.weight<float>(16768), s.token_rows<float>(0)}, w);
   w.sync();
   // rows layers.0 -> f32[T, 4, 16], kv
   rows_3f37de6b(s.token_rows<float>(0), s.token_rows<float>(960), s.token_rows<float>(1024), s.in.positions, s.engine.seqs, s.token_rows<float>(512), s.kv[0], KvSlot<KvBf16>{0, 2, 16, 16}, s.in.num_tokens, w);
@@ -239,16 +239,16 @@ void prefill(void* args, const Worker& w) {
   rows_ceba33e5(s.token_rows<float>(0), s.token_rows<uint8_t>(256), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.0 -> f32[T, 48]
-  linear<Bf16>(Weights{s.weight<void>(33664), nullptr, 48, 64}, s.token_rows<void>(256), s.in.num_tokens, Epilogue_aac2b36f{s.token_rows<float>(768), s.token_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(33664), nullptr, nullptr, 48, 64}, s.token_rows<void>(256), s.in.num_tokens, Epilogue_aac2b36f{s.token_rows<float>(768), s.token_rows<float>(0)}, w);
   w.sync();
   // rows layers.0 -> bf16[T, 48]
   rows_f29c4096(s.token_rows<float>(0), s.weight<float>(41856), s.token_rows<uint8_t>(192), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.0 -> bf16[T, 96]
-  linear<Bf16>(Weights{s.weight<void>(42112), nullptr, 192, 48}, s.token_rows<void>(192), s.in.num_tokens, Epilogue_c54be87a{s.token_rows<uint16_t>(384)}, w);
+  linear<Bf16>(Weights{s.weight<void>(42112), nullptr, nullptr, 192, 48}, s.token_rows<void>(192), s.in.num_tokens, Epilogue_c54be87a{s.token_rows<uint16_t>(384)}, w);
   w.sync();
   // packed_linear layers.0 -> f32[T, 48]
-  linear<Bf16>(Weights{s.weight<void>(66688), nullptr, 48, 96}, s.token_rows<void>(384), s.in.num_tokens, Epilogue_aac2b36f{s.token_rows<float>(0), s.token_rows<float>(192)}, w);
+  linear<Bf16>(Weights{s.weight<void>(66688), nullptr, nullptr, 48, 96}, s.token_rows<void>(384), s.in.num_tokens, Epilogue_aac2b36f{s.token_rows<float>(0), s.token_rows<float>(192)}, w);
   w.sync();
   // rows layers.1 -> bf16[T, 48]
   rows_f29c4096(s.token_rows<float>(192), s.weight<float>(78976), s.token_rows<uint8_t>(512), s.in.num_tokens, w);
@@ -256,7 +256,7 @@ void prefill(void* args, const Worker& w) {
   rows_dd33b171(s.token_rows<float>(192), s.in.rows, s.sampled_rows<float>(0), s.in.num_rows, w);
   w.sync();
   // packed_linear layers.1 -> f32[T, 128]
-  linear<Bf16>(Weights{s.weight<void>(79744), nullptr, 128, 48}, s.token_rows<void>(512), s.in.num_tokens, Epilogue_9d6f6f29{s.weight<float>(79232), s.token_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(79744), nullptr, nullptr, 128, 48}, s.token_rows<void>(512), s.in.num_tokens, Epilogue_9d6f6f29{s.weight<float>(79232), s.token_rows<float>(0)}, w);
   w.sync();
   // rows layers.1 -> f32[T, 4, 16], kv
   rows_3f37de6b(s.token_rows<float>(0), s.token_rows<float>(960), s.token_rows<float>(1024), s.in.positions, s.engine.seqs, s.token_rows<float>(512), s.kv[0], KvSlot<KvBf16>{4096, 2, 16, 16}, s.in.num_tokens, w);
@@ -271,25 +271,25 @@ void prefill(void* args, const Worker& w) {
   rows_d7fb4a45(s.token_rows<float>(256), s.in.rows, s.sampled_rows<uint8_t>(192), s.in.num_rows, w);
   w.sync();
   // packed_linear layers.1 -> f32[R, 48]
-  linear<Bf16>(Weights{s.weight<void>(96640), nullptr, 48, 64}, s.sampled_rows<void>(192), s.in.num_rows, Epilogue_aac2b36f{s.sampled_rows<float>(0), s.sampled_rows<float>(384)}, w);
+  linear<Bf16>(Weights{s.weight<void>(96640), nullptr, nullptr, 48, 64}, s.sampled_rows<void>(192), s.in.num_rows, Epilogue_aac2b36f{s.sampled_rows<float>(0), s.sampled_rows<float>(384)}, w);
   w.sync();
   // rows layers.1 -> bf16[R, 48]
   rows_b9108afc(s.sampled_rows<float>(384), s.weight<float>(96128), s.sampled_rows<uint8_t>(576), s.in.num_rows, w);
   w.sync();
   // packed_linear layers.1 -> f32[R, 72]
-  linear<Bf16>(Weights{s.weight<void>(104832), nullptr, 160, 48}, s.sampled_rows<void>(576), s.in.num_rows, Epilogue_b896d16c{s.sampled_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(104832), nullptr, nullptr, 160, 48}, s.sampled_rows<void>(576), s.in.num_rows, Epilogue_b896d16c{s.sampled_rows<float>(0)}, w);
   w.sync();
   // rows layers.1 -> bf16[R, 72]
   rows_170493b5(s.sampled_rows<float>(0), s.sampled_rows<uint8_t>(576), s.in.num_rows, w);
   w.sync();
   // packed_linear layers.1 -> f32[R, 48]
-  linear<Bf16>(Weights{s.weight<void>(125312), nullptr, 48, 72}, s.sampled_rows<void>(576), s.in.num_rows, Epilogue_aac2b36f{s.sampled_rows<float>(384), s.sampled_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(125312), nullptr, nullptr, 48, 72}, s.sampled_rows<void>(576), s.in.num_rows, Epilogue_aac2b36f{s.sampled_rows<float>(384), s.sampled_rows<float>(0)}, w);
   w.sync();
   // rows head -> bf16[R, 48]
   rows_b9108afc(s.sampled_rows<float>(0), s.weight<float>(96384), s.sampled_rows<uint8_t>(448), s.in.num_rows, w);
   w.sync();
   // packed_linear head -> f32[R, 100]
-  linear<Bf16>(Weights{s.weight<void>(0), nullptr, 100, 48}, s.sampled_rows<void>(448), s.in.num_rows, Epilogue_52074228{s.sampled_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(0), nullptr, nullptr, 100, 48}, s.sampled_rows<void>(448), s.in.num_rows, Epilogue_52074228{s.sampled_rows<float>(0)}, w);
   w.sync();
   // sample  -> i32[R]
   finish_rows(s, s.sampled_rows<float>(0), (int)s.in.num_rows, VOCAB, VALID_TOKENS, w);
@@ -299,10 +299,10 @@ void prefill(void* args, const Worker& w) {
 void decode(void* args, const Worker& w) {
   const StepView& s = *(const StepView*)args;
   // rows layers.0 -> f32[T, 48], f32[T, 8], f32[T, 8], bf16[T, 48]
-  rows_582ab72d(s.in.token_ids, s.weight<void>(0), s.in.positions, s.weight<float>(16384), s.weight<float>(16512), s.sampled_rows<float>(768), s.sampled_rows<float>(960), s.sampled_rows<float>(1024), s.sampled_rows<uint8_t>(512), s.in.num_tokens, w);
+  rows_be364539(s.in.token_ids, s.weight<void>(0), s.in.positions, s.weight<float>(16384), s.weight<float>(16512), s.sampled_rows<float>(768), s.sampled_rows<float>(960), s.sampled_rows<float>(1024), s.sampled_rows<uint8_t>(512), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.0 -> f32[T, 128]
-  linear<Bf16>(Weights{s.weight<void>(17280), nullptr, 128, 48}, s.sampled_rows<void>(512), s.in.num_tokens, Epilogue_9d6f6f29{s.weight<float>(16768), s.sampled_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(17280), nullptr, nullptr, 128, 48}, s.sampled_rows<void>(512), s.in.num_tokens, Epilogue_9d6f6f29{s.weight<float>(16768), s.sampled_rows<float>(0)}, w);
   w.sync();
   // rows layers.0 -> f32[T, 4, 16], kv
   rows_3f37de6b(s.sampled_rows<float>(0), s.sampled_rows<float>(960), s.sampled_rows<float>(1024), s.in.positions, s.engine.seqs, s.sampled_rows<float>(512), s.kv[0], KvSlot<KvBf16>{0, 2, 16, 16}, s.in.num_tokens, w);
@@ -314,22 +314,22 @@ void decode(void* args, const Worker& w) {
   rows_ceba33e5(s.sampled_rows<float>(0), s.sampled_rows<uint8_t>(256), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.0 -> f32[T, 48]
-  linear<Bf16>(Weights{s.weight<void>(33664), nullptr, 48, 64}, s.sampled_rows<void>(256), s.in.num_tokens, Epilogue_aac2b36f{s.sampled_rows<float>(768), s.sampled_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(33664), nullptr, nullptr, 48, 64}, s.sampled_rows<void>(256), s.in.num_tokens, Epilogue_aac2b36f{s.sampled_rows<float>(768), s.sampled_rows<float>(0)}, w);
   w.sync();
   // rows layers.0 -> bf16[T, 48]
   rows_f29c4096(s.sampled_rows<float>(0), s.weight<float>(41856), s.sampled_rows<uint8_t>(192), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.0 -> bf16[T, 96]
-  linear<Bf16>(Weights{s.weight<void>(42112), nullptr, 192, 48}, s.sampled_rows<void>(192), s.in.num_tokens, Epilogue_c54be87a{s.sampled_rows<uint16_t>(384)}, w);
+  linear<Bf16>(Weights{s.weight<void>(42112), nullptr, nullptr, 192, 48}, s.sampled_rows<void>(192), s.in.num_tokens, Epilogue_c54be87a{s.sampled_rows<uint16_t>(384)}, w);
   w.sync();
   // packed_linear layers.0 -> f32[T, 48]
-  linear<Bf16>(Weights{s.weight<void>(66688), nullptr, 48, 96}, s.sampled_rows<void>(384), s.in.num_tokens, Epilogue_aac2b36f{s.sampled_rows<float>(0), s.sampled_rows<float>(768)}, w);
+  linear<Bf16>(Weights{s.weight<void>(66688), nullptr, nullptr, 48, 96}, s.sampled_rows<void>(384), s.in.num_tokens, Epilogue_aac2b36f{s.sampled_rows<float>(0), s.sampled_rows<float>(768)}, w);
   w.sync();
   // rows layers.1 -> bf16[T, 48]
   rows_f29c4096(s.sampled_rows<float>(768), s.weight<float>(78976), s.sampled_rows<uint8_t>(512), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.1 -> f32[T, 128]
-  linear<Bf16>(Weights{s.weight<void>(79744), nullptr, 128, 48}, s.sampled_rows<void>(512), s.in.num_tokens, Epilogue_9d6f6f29{s.weight<float>(79232), s.sampled_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(79744), nullptr, nullptr, 128, 48}, s.sampled_rows<void>(512), s.in.num_tokens, Epilogue_9d6f6f29{s.weight<float>(79232), s.sampled_rows<float>(0)}, w);
   w.sync();
   // rows layers.1 -> f32[T, 4, 16], kv
   rows_3f37de6b(s.sampled_rows<float>(0), s.sampled_rows<float>(960), s.sampled_rows<float>(1024), s.in.positions, s.engine.seqs, s.sampled_rows<float>(512), s.kv[0], KvSlot<KvBf16>{4096, 2, 16, 16}, s.in.num_tokens, w);
@@ -341,25 +341,25 @@ void decode(void* args, const Worker& w) {
   rows_ceba33e5(s.sampled_rows<float>(0), s.sampled_rows<uint8_t>(256), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.1 -> f32[T, 48]
-  linear<Bf16>(Weights{s.weight<void>(96640), nullptr, 48, 64}, s.sampled_rows<void>(256), s.in.num_tokens, Epilogue_aac2b36f{s.sampled_rows<float>(768), s.sampled_rows<float>(448)}, w);
+  linear<Bf16>(Weights{s.weight<void>(96640), nullptr, nullptr, 48, 64}, s.sampled_rows<void>(256), s.in.num_tokens, Epilogue_aac2b36f{s.sampled_rows<float>(768), s.sampled_rows<float>(448)}, w);
   w.sync();
   // rows layers.1 -> bf16[T, 48]
   rows_f29c4096(s.sampled_rows<float>(448), s.weight<float>(96128), s.sampled_rows<uint8_t>(640), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.1 -> f32[T, 72]
-  linear<Bf16>(Weights{s.weight<void>(104832), nullptr, 160, 48}, s.sampled_rows<void>(640), s.in.num_tokens, Epilogue_b896d16c{s.sampled_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(104832), nullptr, nullptr, 160, 48}, s.sampled_rows<void>(640), s.in.num_tokens, Epilogue_b896d16c{s.sampled_rows<float>(0)}, w);
   w.sync();
   // rows layers.1 -> bf16[T, 72]
   rows_fe279e32(s.sampled_rows<float>(0), s.sampled_rows<uint8_t>(640), s.in.num_tokens, w);
   w.sync();
   // packed_linear layers.1 -> f32[T, 48]
-  linear<Bf16>(Weights{s.weight<void>(125312), nullptr, 48, 72}, s.sampled_rows<void>(640), s.in.num_tokens, Epilogue_aac2b36f{s.sampled_rows<float>(448), s.sampled_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(125312), nullptr, nullptr, 48, 72}, s.sampled_rows<void>(640), s.in.num_tokens, Epilogue_aac2b36f{s.sampled_rows<float>(448), s.sampled_rows<float>(0)}, w);
   w.sync();
   // rows head -> bf16[T, 48]
   rows_f29c4096(s.sampled_rows<float>(0), s.weight<float>(96384), s.sampled_rows<uint8_t>(448), s.in.num_tokens, w);
   w.sync();
   // packed_linear head -> f32[T, 100]
-  linear<Bf16>(Weights{s.weight<void>(0), nullptr, 100, 48}, s.sampled_rows<void>(448), s.in.num_tokens, Epilogue_52074228{s.sampled_rows<float>(0)}, w);
+  linear<Bf16>(Weights{s.weight<void>(0), nullptr, nullptr, 100, 48}, s.sampled_rows<void>(448), s.in.num_tokens, Epilogue_52074228{s.sampled_rows<float>(0)}, w);
   w.sync();
   // sample  -> i32[T]
   finish_rows(s, s.sampled_rows<float>(0), (int)s.in.num_tokens, VOCAB, VALID_TOKENS, w);

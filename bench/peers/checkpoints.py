@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.cpu.results import Precision
+from bench.peers.environments import run
 
-OPENVINO_FORMATS = {Precision.BF16: "fp16", Precision.INT8: "int8"}  # it stores no bf16; it computes in it
+OPENVINO_FORMATS = {  # by bits; it stores no bf16, and computes in it
+    16: ("--weight-format", "fp16"),
+    8: ("--weight-format", "int8"),
+    4: ("--weight-format", "int4", "--group-size", "64", "--sym", "--ratio", "1.0"),  # embedding and head in 8 bits
+}
 
 
 def hf_folder(model: Path, out: Path) -> Path:
@@ -19,12 +23,25 @@ def hf_folder(model: Path, out: Path) -> Path:
     return _once(out, lambda part: _to_hf(model, part))
 
 
-def openvino_folder(environment: Path, model: Path, precision: Precision, out: Path) -> Path:
+def openvino_folder(environment: Path, model: Path, bits: int, out: Path) -> Path:
     """What `optimum-cli export openvino` makes of a HuggingFace folder."""
     command = [str(environment / "bin" / "optimum-cli"), "export", "openvino", "-m", str(model)]
-    command += ["--task", "text-generation-with-past", "--weight-format", OPENVINO_FORMATS[precision]]
-    variables = os.environ | {"HF_HUB_OFFLINE": "1", "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
-    return _once(out, lambda part: subprocess.run([*command, str(part)], check=True, env=variables, stdout=2))
+    command += ["--task", "text-generation-with-past", *OPENVINO_FORMATS[bits]]
+    variables = {"HF_HUB_OFFLINE": "1", "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
+    return _once(out, lambda part: run("OpenVINO", [*command, str(part)], variables))
+
+
+def onnx_folder(environment: Path, model: Path, bits: int, out: Path) -> Path:
+    """What ONNX Runtime GenAI's builder makes of it, with logits of the last position alone, as it is fastest."""
+    builder = str(Path(__file__).parent / "onnx_builder.py")
+    command = [str(environment / "bin" / "python"), builder, "-i", str(model), "-p", f"int{bits}", "-e", "cpu"]
+
+    def make(part: Path) -> None:
+        with tempfile.TemporaryDirectory() as cache:
+            last = ["-o", str(part), "-c", cache, "--extra_options", "prune_lm_head=true"]
+            run("ONNX Runtime", [*command, *last], {"HF_HUB_OFFLINE": "1"})
+
+    return _once(out, make)
 
 
 def _once(out: Path, make: Callable[[Path], object]) -> Path:
