@@ -5,11 +5,14 @@
 //
 // A kernel is a plain function that every worker calls with its Worker; it takes the share of the work that its
 // (id, count) says. Shares never change results. A barrier spins a little and then sleeps in the kernel, so a machine
-// with fewer free cores than threads does not collapse. While a step runs, each worker has denormals flushed to zero
+// with fewer free cores than threads does not collapse. Where there are as many threads as CPUs that may be used, each
+// thread that is started keeps to one of them: the kernel may put two on one CPU after another process has run for a
+// moment, and leave another CPU idle for milliseconds, while all wait for one. While a step runs, each worker has denormals flushed to zero
 // (results and inputs): canonical bf16 arithmetic is defined so (linear.h), and no input makes a kernel slow.
 #pragma once
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -133,8 +136,20 @@ constexpr int ARCH_REQUEST_PERMISSION = 0x1023, XFEATURE_TILE_DATA = 18;
 inline bool allow_tiles() { return syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, XFEATURE_TILE_DATA) == 0; }
 #endif
 
+// Of the calling thread, which is worker `id` of `count`.
+inline void keep_to_cpu(int id, int count) {
+  cpu_set_t usable, own;
+  if (sched_getaffinity(0, sizeof usable, &usable) || CPU_COUNT(&usable) != count) return;
+  int cpu = 0;
+  for (int before = 0; !CPU_ISSET(cpu, &usable) || before++ < id;) ++cpu;
+  CPU_ZERO(&own);
+  CPU_SET(cpu, &own);
+  sched_setaffinity(0, sizeof own, &own);  // refused: it stays as it is
+}
+
 inline void* worker_main(void* arg) {
   const Worker& worker = *(const Worker*)arg;
+  keep_to_cpu(worker.id, worker.count);
   uint32_t seen = 0;
   for (;;) {
     event_wait_change(&worker.pool->started, seen++);
