@@ -24,7 +24,7 @@ EXPORT int time_linear(int format, const Table* table, int64_t stride, int copie
   with_format(format, [&](auto f) {
     failed = timed(threads, rounds, times, [&](int, const Worker& worker) {
       for (int c = 0; c < copies; ++c) {
-        const auto of = [&](const void* array) { return (const uint8_t*)array + c * stride; };
+        const auto of = [&](const void* array) { return array ? (const uint8_t*)array + c * stride : nullptr; };
         const Weights weights{of(table->panels), of(table->scales), of(table->offsets), n, k};
         linear<decltype(f)>(weights, operand, rows, StoreRows{out, n, nullptr}, worker);
         worker.sync();

@@ -59,6 +59,7 @@ LINEAR_KERNELS = (
     LinearKernel("bf16 widened, portable", DType.BF16, (), 4),
     LinearKernel("amx-int8 tiles", DType.I8, ("amx_tile", "amx_int8"), 1024, 64, Scheme.INT8.weight),
     LinearKernel("vpdpbusd", DType.I8, ("avx512_vnni",), 128),
+    LinearKernel("vpdpbusd, 256-bit", DType.I8, ("avx_vnni",), 64),
     LinearKernel("vpmaddubsw, 512-bit", DType.I8, ("avx512bw",), 64, elements=_SMALL),
     LinearKernel("int8 widened, 512-bit", DType.I8, ("avx512bw",), 32),
     LinearKernel("vpmaddubsw, 256-bit", DType.I8, ("avx2",), 32, elements=_SMALL),

@@ -53,13 +53,14 @@ AMX = Extension(
     "LLMC_AMX",
 )
 
+AVX_VNNI = Extension("avxvnni", ("avx_vnni",), ("avxvnni",), ("-mavxvnni",), "LLMC_VNNI")
 DOTPROD = Extension("dotprod", ("asimddp",), ("dotprod",), ("-march=armv8.2-a+dotprod",), "LLMC_DOTPROD")
 I8MM = Extension("i8mm", ("i8mm",), ("i8mm",), ("-march=armv8.2-a+dotprod+i8mm",), "LLMC_I8MM")
 
 # Best first: the first that a machine has is its own.
 LEVELS = (
     Level("x86-64-v4", _V3 + _V4, "x86_64_v4", ("-march=x86-64-v4",), "LLMC_AVX512", 64, (VNNI, BF16, AMX)),
-    Level("x86-64-v3", _V3, "x86_64_v3", ("-march=x86-64-v3",), "LLMC_AVX2", 32),
+    Level("x86-64-v3", _V3, "x86_64_v3", ("-march=x86-64-v3",), "LLMC_AVX2", 32, (AVX_VNNI,)),
     Level("generic", ("sse2",), "x86_64", ("-march=x86-64",), None, 16),
     Level("aarch64", ("asimd",), "generic", ("-march=armv8-a",), "LLMC_NEON", 16, (DOTPROD, I8MM), "aarch64"),
 )

@@ -29,9 +29,6 @@ template <class T> LLMC_INLINE float load_1(const T* a) {
   return out[0];
 }
 
-LLMC_INLINE i32x16 load_u16(const uint16_t* a) {
-  i32x16 r; LLMC_PARTS r.p[i] = part_load_u16(a + i * PART_LANES); return r;
-}
 // table[index] for every byte; indices are 0..15.
 LLMC_INLINE i32x16 look_up(const uint8_t (&table)[16], i32x16 index) {
   const vi t = part_table(table);
@@ -47,6 +44,7 @@ LLMC_INLINE int32_t sum_s8(const int8_t* a, int64_t n) {  // n: a multiple of 16
 struct S8 {
   static constexpr int BITS = 8, BIAS = 128, LARGEST = 255;
   static constexpr float VALUE_SCALE = 1.0f;
+  static constexpr bool TABLE = false;
   LLMC_INLINE int value(uint8_t code) { return (int)code - BIAS; }
 };
 
@@ -105,14 +103,17 @@ struct E4M3 {
     return bits_float(float_bits(x) | sign);
   }
 };
-// The bits of 16 values; codes are in the low bytes of lanes.
-LLMC_INLINE i32x16 e4m3_bits(i32x16 code) {
-  const i32x16 magnitude = and_i32(code, splat_i32(0x7f)), sign = shift_left<24>(and_i32(code, splat_i32(0x80)));
-  const f32x16 normal = from_bits(add_i32(shift_left<20>(magnitude), splat_i32(120 << 23)));
-  const f32x16 small = to_f32(magnitude) * 0x1p-9f;
-  f32x16 x = select(lt_i32(magnitude, splat_i32(8)), small, normal);
-  x = select(lt_i32(splat_i32(0x7e), magnitude), __builtin_nanf(""), x);
-  return or_i32(bits(x), sign);
+// 16 pairs of codes as pairs of bf16.
+LLMC_INLINE i32x16 e4m3_pairs(const uint8_t* a) {
+  i32x16 r;
+#if defined(LLMC_AVX512) || defined(LLMC_AVX2)
+  LLMC_PARTS r.p[i] = part_e4m3_pairs(a + i * 2 * PART_LANES);
+#else
+  uint16_t pairs[32];
+  for (int i = 0; i < 32; ++i) pairs[i] = to_bf16(E4M3::value(a[i]));
+  r = load_i32(pairs);
+#endif
+  return r;
 }
 
 }  // namespace llmc

@@ -121,9 +121,10 @@ template <class F, class Epilogue> struct LinearCall {
     }
   }
 
-  // The first blocks fetch the next panels by turns, a single one what comes next.
+  // The first blocks fetch the next panels by turns, a single one what comes next or, where they are near, those too.
   inline void quant_block(int64_t row, int64_t end, int64_t panel, int panels) const {
     constexpr int MOST = BlockKernel<F, 1>::ROWS, TURNS = 4;
+    constexpr int64_t NEAR_BYTES = 32 << 10;  // that fit L1 beside what is read
     alignas(64) float out[MOST * OUT_STRIDE];
     const int64_t blocks = (end - row + MOST - 1) / MOST, turns = blocks < TURNS ? blocks : TURNS;
     const int64_t turn = round_up(F::pad_k(w.k) / turns, 64), next = panels * panel_bytes;
@@ -131,7 +132,7 @@ template <class F, class Epilogue> struct LinearCall {
       const int rows = even_rows(end - row, MOST);
       const QuantBlock b{(const uint8_t*)w.panels + panel * panel_bytes, F::scales(w.scales, panel, w.k),
                          F::offsets(w.offsets, panel, w.k), operand + row * row_bytes, w.k, rows,
-                         blocks == 1 ? LLMC_PREFETCH_BYTES : next, from, from + turn, out};
+                         blocks > 1 || next <= NEAR_BYTES ? next : LLMC_PREFETCH_BYTES, from, from + turn, out};
       if (TILE_PANELS == 1 || panels == 1) BlockKernel<F, 1>::run(b);
       else BlockKernel<F, TILE_PANELS>::run(b);
       finish_tile<F>(w, out, row, rows, panel, panels, epilogue);

@@ -2,7 +2,7 @@
 // PARTS native registers. The target's macros (codegen/cpu/target.py) choose the native part; nothing is sniffed.
 //
 //   LLMC_AVX512  AVX-512 F, BW, DQ, VL, CD, and FMA      LLMC_AVX2  AVX2, FMA      LLMC_NEON  AArch64      else portable C
-//   LLMC_VNNI    vpdpbusd on zmm                          LLMC_BF16  vdpbf16ps      LLMC_AMX  tiles (bf16 and int8)
+//   LLMC_VNNI    vpdpbusd on zmm, with AVX2 on ymm        LLMC_BF16  vdpbf16ps      LLMC_AMX  tiles (bf16 and int8)
 //   LLMC_DOTPROD sdot                                     LLMC_I8MM  usdot
 //
 // numerics: IEEE f32, round to nearest even; where the target has FMA, fma() rounds once, in portable C it rounds twice.
@@ -18,6 +18,10 @@ namespace llmc {
 
 LLMC_INLINE uint32_t float_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 LLMC_INLINE float bits_float(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+// 0 to 7 times 2^-9 in bf16: low bytes, then high ones.
+constexpr uint8_t E4M3_SMALL[16] = {0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60,
+                                    0x00, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c};
 
 }  // namespace llmc
 
@@ -166,6 +170,14 @@ LLMC_INLINE i32x16 dot_i8(i32x16 acc, i32x16 u, i32x16 s) {
 
 // Keeps the compiler from holding on to what it loaded before.
 LLMC_INLINE void load_again() { asm volatile("" ::: "memory"); }
+// Has the compiler finish x here: work that an unrolled loop leaves for later keeps its operands in registers meanwhile.
+LLMC_INLINE void finish_here(i32x16& x) {
+#if defined(LLMC_AVX512) || defined(LLMC_AVX2)
+  LLMC_PARTS asm volatile("" : "+v"(x.p[i]));
+#else
+  (void)x;
+#endif
+}
 LLMC_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 
 }  // namespace llmc

@@ -87,17 +87,20 @@ LLMC_INLINE void part_store_s8(int8_t* a, vi x) {
   __m128i w = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
   _mm_storel_epi64((__m128i*)a, _mm_packs_epi16(w, w));
 }
+#if defined(LLMC_VNNI)
+LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) { return _mm256_dpbusd_avx_epi32(acc, u, s); }
+#else
 // Widened to 16 bits: vpmaddubsw would saturate at 2 * 255 * 127.
 LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) {
   vi ue = _mm256_and_si256(u, _mm256_set1_epi16(0xff)), uo = _mm256_srli_epi16(u, 8);
   vi se = _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8), so = _mm256_srai_epi16(s, 8);
   return _mm256_add_epi32(acc, _mm256_add_epi32(_mm256_madd_epi16(ue, se), _mm256_madd_epi16(uo, so)));
 }
+#endif
 
 // --- what low-bit weights are made of (codes.h)
 LLMC_INLINE vf part_load_f16(const uint16_t* a) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)a)); }
 LLMC_INLINE vi part_load_s8(const int8_t* a) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)a)); }
-LLMC_INLINE vi part_load_u16(const uint16_t* a) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)a)); }
 LLMC_INLINE vi part_table(const uint8_t* a) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)a)); }
 LLMC_INLINE vi part_look_up(vi table, vi index) { return _mm256_shuffle_epi8(table, index); }
 LLMC_INLINE vi part_pairs(vi u, vi s) { return _mm256_maddubs_epi16(u, s); }
@@ -107,6 +110,19 @@ LLMC_INLINE int32_t part_sum_s8(const int8_t* a) {
   const __m128i raised = _mm_xor_si128(_mm_loadu_si128((const __m128i*)a), _mm_set1_epi8(-128));
   const __m128i halves = _mm_sad_epu8(raised, _mm_setzero_si128());
   return _mm_cvtsi128_si32(_mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves))) - 16 * 128;
+}
+
+// E4M3 bytes as bf16. The smallest eight magnitudes are no power of two times 1.m: a table has them, in low and high bytes.
+LLMC_INLINE vi part_e4m3_pairs(const uint8_t* a) {
+  const vi code = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)a));
+  const vi magnitude = _mm256_and_si256(code, _mm256_set1_epi16(0x7f));
+  const vi index = _mm256_add_epi16(_mm256_or_si256(magnitude, _mm256_slli_epi16(magnitude, 8)), _mm256_set1_epi16(0x800));
+  vi bits = _mm256_add_epi16(_mm256_slli_epi16(magnitude, 4), _mm256_set1_epi16(120 << 7));
+  const vi small = _mm256_cmpgt_epi16(_mm256_set1_epi16(8), magnitude);
+  bits = _mm256_blendv_epi8(bits, part_look_up(part_table(E4M3_SMALL), index), small);
+  const vi nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x7f));
+  bits = _mm256_or_si256(bits, _mm256_and_si256(nan, _mm256_set1_epi16(0x7fc0)));
+  return _mm256_or_si256(bits, _mm256_slli_epi16(_mm256_xor_si256(code, magnitude), 8));
 }
 
 }  // namespace llmc

@@ -94,7 +94,6 @@ LLMC_INLINE vi part_dot_i8(vi acc, vi u, vi s) {
 // --- what low-bit weights are made of (codes.h)
 LLMC_INLINE vf part_load_f16(const uint16_t* a) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)a)); }
 LLMC_INLINE vi part_load_s8(const int8_t* a) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)a)); }
-LLMC_INLINE vi part_load_u16(const uint16_t* a) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)a)); }
 LLMC_INLINE vi part_table(const uint8_t* a) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)a)); }
 LLMC_INLINE vi part_look_up(vi table, vi index) { return _mm512_shuffle_epi8(table, index); }
 LLMC_INLINE vi part_pairs(vi u, vi s) { return _mm512_maddubs_epi16(u, s); }
@@ -104,6 +103,18 @@ LLMC_INLINE int32_t part_sum_s8(const int8_t* a) {
   const __m128i raised = _mm_xor_si128(_mm_loadu_si128((const __m128i*)a), _mm_set1_epi8(-128));
   const __m128i halves = _mm_sad_epu8(raised, _mm_setzero_si128());
   return _mm_cvtsi128_si32(_mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves))) - 16 * 128;
+}
+
+// E4M3 bytes as bf16. The smallest eight magnitudes are no power of two times 1.m: a table has them, in low and high bytes.
+LLMC_INLINE vi part_e4m3_pairs(const uint8_t* a) {
+  const vi code = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)a));
+  const vi magnitude = _mm512_and_si512(code, _mm512_set1_epi16(0x7f));
+  const vi index = _mm512_add_epi16(_mm512_or_si512(magnitude, _mm512_slli_epi16(magnitude, 8)), _mm512_set1_epi16(0x800));
+  vi bits = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
+  const __mmask32 small = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8));
+  bits = _mm512_mask_blend_epi16(small, bits, part_look_up(part_table(E4M3_SMALL), index));
+  bits = _mm512_mask_mov_epi16(bits, _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f)), _mm512_set1_epi16(0x7fc0));
+  return _mm512_or_si512(bits, _mm512_slli_epi16(_mm512_xor_si512(code, magnitude), 8));
 }
 
 }  // namespace llmc

@@ -129,7 +129,6 @@ LLMC_INLINE vi part_load_s8(const int8_t* a) {
   __builtin_memcpy(&bytes, a, 4);
   return vmovl_s16(vget_low_s16(vmovl_s8(bytes)));
 }
-LLMC_INLINE vi part_load_u16(const uint16_t* a) { return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(a))); }
 LLMC_INLINE vi part_table(const uint8_t* a) { return vreinterpretq_s32_u8(vld1q_u8(a)); }
 LLMC_INLINE vi part_look_up(vi table, vi index) {
   return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(table), vreinterpretq_u8_s32(index)));

@@ -113,7 +113,6 @@ LLMC_INLINE float part_from_f16(uint16_t h) {
 }
 LLMC_INLINE vf part_load_f16(const uint16_t* a) { vf r; LLMC_LANES r[i] = part_from_f16(a[i]); return r; }
 LLMC_INLINE vi part_load_s8(const int8_t* a) { vi r; LLMC_LANES r[i] = a[i]; return r; }
-LLMC_INLINE vi part_load_u16(const uint16_t* a) { vi r; LLMC_LANES r[i] = a[i]; return r; }
 typedef uint8_t vb __attribute__((vector_size(16)));
 LLMC_INLINE vi part_table(const uint8_t* a) { return part_load_i32((const int32_t*)a); }
 LLMC_INLINE vi part_look_up(vi table, vi index) {

@@ -30,10 +30,13 @@ LLMC_INLINE i32x16 widen_pairs(i32x16 a) { return a; }
 constexpr int both(int a, int b) { return a == 0 ? b : b == 0 ? a : a < b ? a : b; }
 template <class F> constexpr int SEGMENT = both(F::WEIGHT_GROUP, F::Operand::GROUP);  // columns; 0: the row
 
+// Rows of a tile: unpacked codes take registers.
 #if defined(LLMC_AVX512)
-constexpr int CODES_ROWS = 4;  // of a tile: unpacked codes take registers
+template <class C> constexpr int CODES_ROWS = 4;
+#elif defined(LLMC_AVX2)
+template <class C> constexpr int CODES_ROWS = C::TABLE && PAIR_COLUMNS<C> == 0 ? 1 : TILE_ROWS;
 #else
-constexpr int CODES_ROWS = TILE_ROWS;
+template <class C> constexpr int CODES_ROWS = TILE_ROWS;
 #endif
 
 template <class F, int R, int P> struct CodesKernel {
@@ -46,6 +49,7 @@ template <class F, int R, int P> struct CodesKernel {
   const QuantBlock t;  // a copy: results are stored through pointers that could be to the original
   int32_t* const spare;  // [R][OUT_STRIDE], for sums of pairs
   const int64_t panel = F::panel_bytes(t.k), stride = O::row_bytes(t.k), padded = F::pad_k(t.k), scale_panel = F::groups(t.k) * PANEL;
+  const int64_t scales_ahead = GROUP ? t.ahead * 8 / C::BITS / (GROUP ? GROUP : 1) : 0;  // numbers, as far as weights
   const int64_t zeros = padded + 4 * O::groups(t.k);
 
   LLMC_METHOD int64_t scale_at(int64_t k, int v) const {
@@ -79,15 +83,16 @@ template <class F, int R, int P> struct CodesKernel {
       LLMC_VECTORS acc[r][v] = dot_i8(acc[r][v], b[v][s], a);
     }
     load_again();  // in unrolled steps, operands come when they are needed
+    LLMC_ROWS LLMC_VECTORS finish_here(acc[r][v]);
 #else
-    LLMC_VECTORS {  // products need registers: one vector of weights at a time
+    LLMC_VECTORS LLMC_UNROLL for (int s = 0; s < STEPS; ++s) {  // products need registers: one vector of weights at a time
       i32x16 b[STEPS];
       load_and_fetch(w, v, ahead, b);
-      LLMC_UNROLL for (int s = 0; s < STEPS; ++s) LLMC_ROWS {
+      LLMC_ROWS {
         const i32x16 a = broadcast_4_bytes(x + r * stride + 4 * s);
         acc[r][v] = PAIRS ? add_pairs(acc[r][v], b[s], a) : dot_i8(acc[r][v], b[s], a);
       }
-      load_again();
+      if (!PAIRS || s + 1 == STEPS) load_again();
     }
 #endif
   }
@@ -102,6 +107,7 @@ template <class F, int R, int P> struct CodesKernel {
     const uint8_t *w = t.weights + k / STEP<C> * LANES_BYTES, *x = t.rows + k;
     const int64_t ahead = t.fetch_from <= k && k < t.fetch_to ? t.ahead : 0;
     for (int64_t i = 0; i < length; i += STEP<C>, w += LANES_BYTES, x += STEP<C>) step<PAIRS>(w, x, ahead, acc);
+    LLMC_ROWS LLMC_VECTORS finish_here(acc[r][v]);
   }
 
   // Adds a segment to the totals.
@@ -136,6 +142,7 @@ template <class F, int R, int P> struct CodesKernel {
   template <class Sum> LLMC_METHOD void add(int64_t k, int64_t length, Sum sum) const {
     LLMC_VECTORS {
       const f32x16 scale = GROUP ? weight_scale(k, v) : splat(1.0f);
+      if (GROUP) prefetch((const typename F::Scale*)t.scales + scale_at(k, v) + scales_ahead);
       LLMC_ROWS {
         float* out = t.out + r * OUT_STRIDE + v * 16;
         const float input = input_scale(k, r);
@@ -187,7 +194,7 @@ template <class F, int R, int P> __attribute__((noinline)) void codes_tile(const
 }
 
 template <class C, int G, class S, class Z, int A, int P> struct BlockKernel<Quant<C, G, S, Z, Int8<A>>, P> {
-  static constexpr int ROWS = CODES_ROWS;
+  static constexpr int ROWS = CODES_ROWS<C>;
 
   LLMC_INLINE void run(const QuantBlock& b) {
     alignas(64) int32_t spare[ROWS * OUT_STRIDE];

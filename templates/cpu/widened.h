@@ -92,18 +92,16 @@ template <class F> struct Widen {
     store_i32(out, or_i32(low, and_i32(bits(odd), splat_i32((int32_t)0xffff0000u))));
   }
   template <int J> LLMC_INLINE f32x16 byte(i32x16 biased, i32x16 shift) {
-    const i32x16 code = and_i32(shift_right<8 * J>(biased), splat_i32(255));
+    i32x16 code = biased;
+    if constexpr (J > 0) code = shift_right<8 * J>(code);
+    code = and_i32(code, splat_i32(255));
     const f32x16 value = to_f32(add_i32(code, shift));
     return C::VALUE_SCALE == 1.0f ? value : value * C::VALUE_SCALE;
   }
   // `shift`: int8 offsets of the columns less the bias.
   LLMC_INLINE void run(const uint8_t* w, int64_t columns, i32x16 shift, uint8_t* out) {
     if constexpr (SAME<C, E4M3>) {
-      for (int64_t k = 0; k < columns; k += 2, w += PANEL * 2, out += PANEL * 4) {
-        const i32x16 codes = load_u16((const uint16_t*)w);
-        const i32x16 even = and_i32(codes, splat_i32(255)), odd = shift_right<8>(codes);
-        pair(from_bits(e4m3_bits(even)), from_bits(e4m3_bits(odd)), out);
-      }
+      for (int64_t k = 0; k < columns; k += 2, w += PANEL * 2, out += PANEL * 4) store_i32(out, e4m3_pairs(w));
     } else {
       for (int64_t k = 0; k < columns; k += STEP<C>, w += PANEL * 4) {
         i32x16 bytes[STEP<C> / 4];

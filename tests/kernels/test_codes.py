@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from llmc.codegen.cpu.toolchain import find_toolchain
 from llmc.codegen.packing import OperandRows, Packing, ScalePacking, bits, round_bf16, round_up, widen_bf16
 from llmc.ir.codes import code_values
 from llmc.ir.formats import Part, Scheme, WeightLayout
 from llmc.ir.quantise import Quantised, quantise
 from llmc.ir.types import DType
 from tests.kernels.coded_formats import CODED
-from tests.kernels.conftest import Kernels
-from tests.kernels.test_linear import Linear, aligned, pointer, quantized_rows, random
+from tests.kernels.conftest import Kernels, load
+from tests.kernels.test_linear import FORMATS, Linear, aligned, pointer, quantized_rows, random
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -240,3 +242,14 @@ def test_fp8_codes_widen_exactly(kernels: Kernels) -> None:
     x[0, 0] = 1
     out = Coded(kernels, scheme, weight).run(x)[0]
     assert np.array_equal(out, code_values(np.arange(256), DType.F8_E4M3), equal_nan=True)
+
+
+def test_avx_vnni_gives_the_bits_of_avx2(library_folder: Path) -> None:
+    plain, vnni = (load(name, find_toolchain({}), library_folder) for name in ("x86-64-v3", "x86-64-v3+avxvnni"))
+    x = random(7, 5, 200)
+    for scheme in INT8_INPUTS:
+        weight = made(scheme, 70, 200)
+        assert np.array_equal(Coded(vnni, scheme, weight).run(x), Coded(plain, scheme, weight).run(x)), scheme
+    for scheme in (s for s in FORMATS if s.operand.element is DType.I8):
+        a, b = (Linear(kernels, scheme, 70, 200, random(8, 70, 200)) for kernels in (plain, vnni))
+        assert np.array_equal(a.run(x), b.run(x)), scheme

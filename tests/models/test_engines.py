@@ -25,18 +25,21 @@ from tests.models.row_ops import crossing
 LENGTH = 70
 IDS = np.random.default_rng(11).integers(0, 90, LENGTH).astype(np.int32)
 OTHER = np.random.default_rng(12).integers(0, 90, LENGTH).astype(np.int32)
+FP8 = Scheme.named("fp8")
 MODELS: dict[str, tuple[Callable[[], Graph], Scheme]] = {
     "llama-bf16": (llama, Scheme.BF16),
     "gpt2-bf16": (gpt2, Scheme.BF16),
     "gemma-int8": (gemma, Scheme.INT8),
+    "gemma-int4": (gemma, Scheme.INT4),
+    "llama-fp8": (llama, FP8),
     "crossing-f32": (crossing, Scheme.F32),
     "forest-f32": (lambda: forest(7, 5), Scheme.F32),
     "windows-bf16": (windows, Scheme.BF16),
     "windows-f32": (windows, Scheme.F32),
 }
 # logits against the interpreter on the same kernel-level graph, as a part of the largest: sums in another order; a step
-# of bf16; sixteen steps of int8, as one is amplified on its way to the logits
-TOLERANCE = {Scheme.F32: 1e-5, Scheme.BF16: 2.0**-8, Scheme.INT8: 16 / 127}
+# of bf16; sixteen steps of int8 inputs, as one is amplified on its way to the logits
+TOLERANCE = {Scheme.F32: 1e-5, Scheme.BF16: 2.0**-8, FP8: 2.0**-8, Scheme.INT8: 16 / 127, Scheme.INT4: 16 / 127}
 
 
 @pytest.fixture(scope="module", params=MODELS)
