@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from llmc.compiler.capture.capture import Captured, capture
 from llmc.compiler.certify import Certifying
 from llmc.compiler.envelope import limits_of, model_length
 from llmc.compiler.progress import BYTES, Progress
+from llmc.compiler.quality.calibrated import Calibrating
 from llmc.compiler.report import build_report, roofline_of
 from llmc.compiler.report_page import render_page
 from llmc.compiler.sources.model_source import ModelSource
@@ -27,10 +28,10 @@ from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.sources.shapes import open_shapes
 from llmc.compiler.sources.special_tokens import decide_tokens
 from llmc.compiler.targets.backend import Backend, Builder, Lowered
-from llmc.ir.formats import WeightLayout
+from llmc.ir.formats import Part, WeightLayout
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin
-from llmc.ir.ops.kernel import Sample
+from llmc.ir.ops.kernel import PackedLinear, Sample
 from llmc.ir.printer import print_graph
 from llmc.passes.pipeline import run_pipeline
 from llmc.passes.rewrite import RuleLog
@@ -56,6 +57,15 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     pipelines = {layout: options.pipeline(_num_valid_tokens(source), layout) for layout in layouts}
     progress.stage("capturing the graph")
     captured = capture(source)
+    choice = None
+    if options.quality is not None or options.gptq:
+        calibrating = Calibrating.load(options, source, limits, progress)
+        if options.quality is not None:
+            choice = calibrating.choose(options.quality, captured, next(iter(pipelines.values())))
+            others, num_valid = choice.others, _num_valid_tokens(source)
+            pipelines = {layout: options.pipeline(num_valid, layout, others) for layout in layouts}
+        if options.gptq:
+            captured = calibrating.round(captured, next(iter(pipelines.values())))
     dump = _Dump(options.dump_ir)
     dump("captured", captured.graph)
     progress.stage("optimising")
@@ -64,6 +74,8 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         layout: run_pipeline(captured.graph, pipeline, logs[layout], dump.of(layout, len(pipelines)))
         for layout, pipeline in pipelines.items()
     }
+    for target in targets.values():
+        _check_schemes(target, entries[target.layout])
     progress.stage("generating kernels")
     exprs = {layout: weight_exprs(found) for layout, found in entries.items()}
     placed = place_weights([e for found in exprs.values() for e in found])
@@ -72,13 +84,13 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     for name, target in targets.items():
         weights = {e: where[e] for e in exprs[target.layout]}
         lowered = Lowered(source.name, entries[target.layout], weights, limits)
-        _check_schemes(target, lowered)
         part, reports[name] = builders[name].part(lowered, progress)
         reports[name]["roofline"] = roofline_of(lowered.entries, target, limits, measured)
         parts.append(part)
     facts = _facts(options, limits, source, decided.tokens, captured, parts[0].entries[0], placed, builders.values())
     by_target = {name: logs[target.layout] for name, target in targets.items()}
-    report = build_report(facts, by_target, reports, source, captured, [*decided.notices, *source.notices])
+    notices = [*decided.notices, *source.notices]
+    report = build_report(facts, by_target, reports, source, captured, notices, choice)
     total = sum(w.num_bytes for w in placed)
     written = 0
 
@@ -122,9 +134,10 @@ class _Dump:
         (self.folder / f"{number:02}-{self.prefix}{name}.llmc").write_text(print_graph(graph))
 
 
-def _check_schemes(target: Backend, lowered: Lowered) -> None:
+def _check_schemes(target: Backend, entries: Sequence[Graph]) -> None:
     """BuildError for what weights are stored in, or a pass was told, where the target has no kernel for it."""
-    for scheme in lowered.schemes:
+    linears = [n.op for graph in entries for n in graph.nodes if isinstance(n.op, PackedLinear)]
+    for scheme in dict.fromkeys(op.scheme for op in linears):
         if (why := target.refuses(scheme)) is not None:
             raise BuildError(f"target {target.name}: {why}; a --dtype of these rounds all weights again")
 
@@ -156,7 +169,8 @@ def _facts(
     (sample,) = (n for n in entry.nodes if isinstance(n.op, Sample))
     assert isinstance(sample.op, Sample)
     vocab_size = int(str(sample.inputs[0].tensor.shape[1]))
-    parameters = {s for w in placed for s in sources(w.expr) if s.origin is Origin.PARAMETER}
+    leaves = {s for w in placed for s in sources(w.expr)}
+    parameters = {s for s in leaves if s.origin is Origin.PARAMETER and s.part in (None, Part.DATA)}
     versions = {name: _version(name) for name in ("llmc", "transformers", "torch")}
     return Facts(
         producer={**versions, "toolchain": ", ".join(dict.fromkeys(b.toolchain for b in builders))},

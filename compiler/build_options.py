@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmc.codegen.cpu.measured_limits import read_limits
 from llmc.codegen.hollow import is_hollow
+from llmc.compiler.quality.budget import Budget
 from llmc.compiler.sources.given import what_is
 from llmc.compiler.targets.backend import Backend
 from llmc.compiler.targets.find import find_target
@@ -14,6 +15,7 @@ from llmc.compiler.targets.limits import check_limits
 from llmc.ir.formats import KV_NAMES, Scheme, WeightLayout
 from llmc.ir.parser import ParseError
 from llmc.ir.types import DType
+from llmc.passes.choose_formats import At, ChooseFormats
 from llmc.passes.pipeline import Pipeline, default_pipeline, with_options
 from llmc.runtime.artifact.artifact import is_engine
 from llmc.runtime.artifact.atomic_folder import check_output, check_writable
@@ -33,7 +35,11 @@ class BuildOptions:
     config.json alone, without weights, which are filled in where the engine runs (codegen/hollow.py). `as_stored`:
     weights that are stored quantised stay so, whatever the scheme. `certify`: how many tokens of text the engine is
     measured on against its source; None: the usual number, if that costs no second build. `max_kl`: the mean KL from
-    the source that an engine may have. `kv`: what the KV cache is kept in; None: what the scheme stores."""
+    the source that an engine may have. `quality`: what the formats of linears may cost; those that are worth more bits
+    than `scheme` has get more, by what they cost over the text of the file `calibrate`, or over the built-in one.
+    `gptq`: weights are rounded for the inputs that they have over that text. `at`: formats of modules by patterns of
+    their names, whatever else is said.
+    `kv`: what the KV cache is kept in; None: what the scheme stores."""
 
     model: str
     out: Path
@@ -49,6 +55,10 @@ class BuildOptions:
     as_stored: bool = False
     certify: int | None = None
     max_kl: float | None = None
+    quality: Budget | None = None
+    calibrate: Path | None = None
+    gptq: bool = False
+    at: tuple[At, ...] = ()
     kv: DType | None = None
 
     @property
@@ -59,11 +69,14 @@ class BuildOptions:
             raise BuildError(f"--target {self.target}: a target is named twice")
         return {name: find_target(name) for name in names}
 
-    def pipeline(self, num_valid_tokens: int, layout: WeightLayout) -> Pipeline:
-        """The passes, as changed by the user. Raises BuildError."""
+    def pipeline(self, num_valid_tokens: int, layout: WeightLayout, chosen: tuple[At, ...] = ()) -> Pipeline:
+        """The passes, as changed by the user. `chosen`: formats of modules that the user says nothing of. Raises
+        BuildError."""
+        others = (*self.at, *chosen)
         try:
-            passes = default_pipeline(self.scheme, num_valid_tokens, layout, self.as_stored, self.kv)
-            return with_options(passes, self.passes)
+            usual = default_pipeline(self.scheme, num_valid_tokens, layout, self.as_stored, self.kv)
+            with_others = usual.each(lambda p: replace(p, others=others) if isinstance(p, ChooseFormats) else p)
+            return with_options(with_others, self.passes)
         except (ValueError, ParseError) as error:
             raise BuildError(str(error)) from error
 
@@ -75,6 +88,11 @@ def check_options(options: BuildOptions) -> None:
         what_is(options.model)
     if options.max_kl is not None and options.certify == 0:
         raise BuildError(f"--max-kl {options.max_kl:g} with --certify 0: what is not measured is not held")
+    calibrated = options.quality is not None or options.gptq
+    if calibrated and (options.as_stored or options.hollow):
+        raise BuildError("--quality and --gptq need --dtype, the format that may do, and a model's weights")
+    if options.calibrate is not None and not calibrated:
+        raise BuildError(f"--calibrate {options.calibrate} goes with --quality or --gptq")
     targets = options.targets
     for name, target in targets.items():
         if options.kv is not None and options.kv not in target.kv_dtypes:

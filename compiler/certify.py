@@ -11,7 +11,6 @@ from pathlib import Path
 from llmc.codegen.cpu.toolchain import ToolchainError
 from llmc.compiler.build_options import BuildError, BuildOptions
 from llmc.compiler.progress import Progress
-from llmc.compiler.roofline.text import size
 from llmc.compiler.sources.model_source import ModelSource
 from llmc.compiler.verify.certificate import FORMAT, Certificate, write_certificate
 from llmc.compiler.verify.corpus import PIECE_TOKENS
@@ -24,13 +23,10 @@ from llmc.runtime.artifact.atomic_folder import hidden_sibling
 from llmc.runtime.artifact.features import Machine
 from llmc.runtime.artifact.manifest import Manifest
 from llmc.runtime.artifact.target import choose_target
-from llmc.runtime.cpu.memory import available_bytes
 from llmc.runtime.errors import EngineError, NotEnoughMemory, RuntimeFailure
 from llmc.runtime.loop.engine import Engine
 
 TWIN = "a twin for this CPU"
-_BESIDE = 256 << 20  # bytes that torch and an engine take whatever the model
-_LOGITS = 6 * 4 * PIECE_TOKENS  # bytes for each token of the vocabulary: both sides' in float32, and temporaries
 
 
 class NotMeasured(Exception):
@@ -62,7 +58,6 @@ class Certifying:
     def _certificate(self, folder: Path, manifest: Manifest) -> Certificate:
         if TOKENIZER not in manifest.files:
             raise NotMeasured("the source has no tokenizer, so no text can be given to it")
-        _check_room(manifest)
         with self._runnable(folder, manifest) as (engine, found):
             self.progress.stage("loading the source to measure against")
             try:
@@ -105,15 +100,6 @@ class Certifying:
         raise BuildError(
             f"--max-kl {most:g} is missed: mean KL from the source is {figures.kl_mean:.3g} over {figures.positions} "
             f"positions{furthest}: choose another --dtype, or allow more; no engine was written"
-        )
-
-
-def _check_room(manifest: Manifest) -> None:
-    needed = 4 * manifest.model.num_parameters + _LOGITS * manifest.model.vocab_size + _BESIDE
-    if needed > (free := available_bytes()):
-        raise NotMeasured(
-            f"the source in float32 needs {size(needed)} of memory, {size(free)} are available; "
-            "`llmc verify` measures it on a larger machine"
         )
 
 

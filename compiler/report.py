@@ -10,6 +10,7 @@ from typing import Any
 from llmc.codegen.cpu.measured_limits import MeasuredLimits
 from llmc.codegen.package import Facts
 from llmc.compiler.capture.capture import Captured, ignored_settings
+from llmc.compiler.quality.formats import Choice
 from llmc.compiler.roofline.lowering import Lowering
 from llmc.compiler.roofline.predict import predict
 from llmc.compiler.sources.model_source import ModelSource
@@ -28,10 +29,11 @@ def build_report(
     source: ModelSource,
     captured: Captured,
     notices: Sequence[str] = (),
+    choice: Choice | None = None,
 ) -> dict[str, Any]:
     """Everything a build knows about itself, as plain JSON values. By target: `logs` of the rules that led to its
     kernels, and what its backend reports (compiler/targets). `notices`: a line for each disagreement of the model's
-    files."""
+    files. `choice`: of formats, where they were chosen."""
     return {
         "model": {
             "name": source.name,
@@ -45,6 +47,7 @@ def build_report(
             "ignored_tensors": list(captured.ignored_tensors),
             "untied_parameters": list(captured.untied),
         },
+        "formats": None if choice is None else choice.to_json(),
         "targets": {name: {"rules": _rules(logs[name]), **found} for name, found in targets.items()},
         "limits": {"max_seq_len": facts.limits.max_seq_len, "max_batch": facts.limits.max_batch},
     }

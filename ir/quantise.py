@@ -64,13 +64,18 @@ def quantise(x: F32, numbers: Numbers) -> Quantised:
     """
     groups = _grouped(x, numbers.group)
     scales, offsets = _symmetric(groups, numbers) if numbers.offset is None else _between(groups, numbers)
+    codes = nearest(groups, scales, offsets, numbers)
+    return Quantised(numbers, codes.reshape(len(x), -1)[:, : x.shape[1]], scales, offsets)
+
+
+def nearest(groups: F32, scales: F32, offsets: Array | None, numbers: Numbers) -> Array:
+    """The codes of groups [..., columns] with these scales and offsets [...]."""
     steps = scales[..., None]
     shift = np.zeros_like(steps) if offsets is None else offsets.astype(np.float32)[..., None]
     in_steps = numbers.offset is DType.I8
     scaled = np.divide(groups if in_steps else groups - shift, steps, out=np.zeros_like(groups), where=steps != 0)
     scaled = scaled - shift if in_steps else scaled
-    codes = nearest_codes(scaled, numbers.element).astype(NUMPY[numbers.element])
-    return Quantised(numbers, codes.reshape(len(x), -1)[:, : x.shape[1]], scales, offsets)
+    return nearest_codes(scaled, numbers.element).astype(NUMPY[numbers.element])
 
 
 def quantise_input(x: F32, numbers: Numbers) -> Quantised:

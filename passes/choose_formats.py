@@ -24,20 +24,24 @@ class At:
 @dataclass(frozen=True)
 class ChooseFormats:
     """linear => linear in a scheme: that of the first of `others` that names its module; else, with `as_stored`, the
-    numbers that its weight is stored in; else `scheme`."""
+    numbers that its weight is stored in; else `head` for the last of all, whose rows are the vocabulary; else
+    `scheme`."""
 
     scheme: Scheme
     others: tuple[At, ...] = ()
     as_stored: bool = False
+    head: Scheme | None = None
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
         exprs = {n.output: n.op.expr for n in graph.nodes if isinstance(n.op, Weight)}
-        return replace(graph, nodes=tuple(self._chosen(node, exprs) for node in graph.nodes))
+        head = next((n for n in reversed(graph.nodes) if isinstance(n.op, Linear)), None)
+        return replace(graph, nodes=tuple(self._chosen(node, exprs, node is head) for node in graph.nodes))
 
-    def _chosen(self, node: Node, exprs: dict[Value, WeightExpr]) -> Node:
+    def _chosen(self, node: Node, exprs: dict[Value, WeightExpr], is_head: bool) -> Node:
         if not isinstance(node.op, Linear):
             return node
-        return replace(node, op=Linear(self._named(node.loc) or self._stored(exprs.get(node.inputs[1])) or self.scheme))
+        usual = (self.head if is_head else None) or self.scheme
+        return replace(node, op=Linear(self._named(node.loc) or self._stored(exprs.get(node.inputs[1])) or usual))
 
     def _named(self, module: str) -> Scheme | None:
         return next((at.scheme for at in self.others if fnmatchcase(module, at.module)), None)

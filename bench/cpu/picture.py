@@ -23,11 +23,11 @@ def picture(out: Path, title: str, entries: Sequence[Entry], results: Sequence[R
 
     workloads = list(dict.fromkeys(result.workload for result in results))
     height = 1.2 + 0.24 * len(entries)
-    figure, axes = pyplot.subplots(1, len(workloads) + 1, figsize=(3.4 * (len(workloads) + 1), height), squeeze=False)
+    figure, axes = pyplot.subplots(1, len(workloads) + 1, figsize=(3.2 * (len(workloads) + 1), height), squeeze=False)
     for axis, workload in zip(axes[0], workloads, strict=False):
         _bars(axis, workload, [result for result in results if result.workload == workload])
     _quality(axes[0][-1], entries)
-    figure.suptitle(f"{title}: tokens per second, and what a format costs", fontsize=10)
+    figure.suptitle(f"{title}: tokens per second (fraction of the floor), and what a format costs", fontsize=10)
     figure.tight_layout()
     figure.savefig(out, dpi=130)
     pyplot.close(figure)
@@ -43,19 +43,24 @@ def _bars(axis: Any, workload: str, results: Sequence[Result]) -> None:
     ]
     axis.barh(names, medians, xerr=beside, color=[colour(name) for name in names], ecolor="#00000066", height=0.7)
     for place, result in enumerate(ordered):
-        axis.text(0, place, f" {result.rate.median:.0f}  ({result.fraction.median:.0%})", va="center", fontsize=6)
-    _plain(axis, f"{workload} (fraction of the floor)")
+        said = f"  {result.rate.median:.0f} ({result.fraction.median:.0%})"
+        axis.text(result.rate.highest, place, said, va="center", fontsize=6)
+    axis.margins(x=0.3)
+    _plain(axis, workload)
 
 
 def _quality(axis: Any, entries: Sequence[Entry]) -> None:
-    """KL over megabytes: lower and further left is better."""
-    for entry in entries:
-        if entry.quality and entry.quality.mean_kl > 0:
-            at = (entry.weight_bytes / 1e6, entry.quality.mean_kl)
-            axis.scatter(*at, color=colour(entry.name), s=18)
-            axis.annotate(entry.name, at, fontsize=5.5, xytext=(3, 2), textcoords="offset points")
+    """KL over megabytes: lower and further left is better. Names stand in a column, none on another."""
+    judged = [(e, e.quality.mean_kl) for e in entries if e.quality and e.quality.mean_kl > 0]
     axis.set_yscale("log")
-    axis.margins(x=0.25)
+    for entry, kl in judged:
+        axis.scatter(entry.weight_bytes / 1e6, kl, color=colour(entry.name), s=18)
+    for row, (entry, kl) in enumerate(sorted(judged, key=lambda found: found[1])):
+        place = (1.12, (row + 0.5) / len(judged))
+        line = {"arrowstyle": "-", "color": colour(entry.name), "lw": 0.5}
+        at = (entry.weight_bytes / 1e6, kl)
+        options = {"textcoords": "axes fraction", "va": "center", "fontsize": 6, "arrowprops": line}
+        axis.annotate(f"{entry.name} {kl:.2g}", at, place, annotation_clip=False, **options)
     axis.set_xlabel("MB of weights a step", fontsize=7)
     _plain(axis, "mean KL from float32, nats")
 

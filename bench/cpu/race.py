@@ -36,7 +36,7 @@ from bench.cpu.workload import BATCHED, DECODE, PREFILL, Phase, Workload
 from bench.peers.contender import Contender, PeerError
 from llmc.codegen.cpu.target import cpu_target
 
-WORKLOADS = (PREFILL, DECODE, *BATCHED)
+WORKLOADS = {"prefill": PREFILL, "b1": DECODE, **{f"b{workload.batch}": workload for workload in BATCHED}}
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,11 @@ def turn(contenders: Sequence[Contender], number: int) -> list[Contender]:
     return order if number % 2 == 0 else order[::-1]
 
 
-def run_round(number: int, contenders: list[Contender], machine: Machine, out: dict[str, str]) -> Iterator[Sample]:
+def run_round(
+    number: int, workloads: Sequence[Workload], contenders: list[Contender], machine: Machine, out: dict[str, str]
+) -> Iterator[Sample]:
     """Whoever fails leaves `contenders`; `out`: why, by name."""
-    for workload in WORKLOADS:
+    for workload in workloads:
         for contender in turn(contenders, number):
             limit = machine.limit(contender, workload)
             begin = LoadWatch.now(contender.pid)
@@ -102,7 +104,11 @@ def run_round(number: int, contenders: list[Contender], machine: Machine, out: d
 
 
 def run(
-    rounds: int, contenders: Sequence[Contender], machine: Machine, out: dict[str, str]
+    rounds: int,
+    workloads: Sequence[Workload],
+    contenders: Sequence[Contender],
+    machine: Machine,
+    out: dict[str, str],
 ) -> tuple[list[Sample], list[float]]:
     """All samples, and the load average before each round. What was measured before an interruption counts."""
     samples: list[Sample] = []
@@ -112,7 +118,7 @@ def run(
         for number in range(rounds):
             averages.append(os.getloadavg()[0])
             print(f"round {number + 1} of {rounds}, load average {averages[-1]:.1f}", file=sys.stderr)
-            samples.extend(run_round(number, running, machine, out))
+            samples.extend(run_round(number, workloads, running, machine, out))
     except KeyboardInterrupt:
         print("interrupted: what was measured counts", file=sys.stderr)
     return samples, averages
@@ -128,6 +134,7 @@ def arguments(command: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS)
     parser.add_argument("--given", nargs="*", default=[], metavar="PEER=FOLDER", help="peers installed elsewhere")
+    parser.add_argument("--workloads", nargs="+", default=WORKLOADS, choices=WORKLOADS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--text", type=Path, default=HELD_OUT, help="that logits are compared on [default: verify's]")
@@ -159,7 +166,7 @@ def setting_of(args: argparse.Namespace) -> Setting:
 def main(command: Sequence[str] | None = None) -> None:
     args = arguments(command)
     args.work.mkdir(parents=True, exist_ok=True)
-    setting = setting_of(args)
+    setting, workloads = setting_of(args), [WORKLOADS[name] for name in args.workloads]
     source = Source.of(setting)
     with ExitStack() as stack:
         contenders, absent = enter(list(field(setting, source)))
@@ -171,7 +178,7 @@ def main(command: Sequence[str] | None = None) -> None:
         if args.prepare or not entries:
             return
         machine = Machine.of(Limits(cpu_target("cpu"), args.threads), max(e.weight_bytes for e in entries))
-        samples, averages = run(args.rounds, contenders, machine, absent)
+        samples, averages = run(args.rounds, workloads, contenders, machine, absent)
     conclude(args, source, machine, entries, absent, samples, averages)
 
 
@@ -186,9 +193,9 @@ def conclude(
 ) -> None:
     """Write what was found, then show it."""
     raced = {(s.row, s.contender) for s in samples}
-    pairs = [(w, e) for w in WORKLOADS for e in entries if (w.name, e.name) in raced]
+    pairs = [(w, e) for w in WORKLOADS.values() for e in entries if (w.name, e.name) in raced]
     results = [Result.of(workload, entry, samples, source.work) for workload, entry in pairs]
-    ahead = [lead for workload in WORKLOADS for lead in leads(workload.name, entries, samples)]
+    ahead = [lead for workload in WORKLOADS.values() for lead in leads(workload.name, entries, samples)]
     target = cpu_target("cpu").mcpu
     said = {
         "model": source.gguf.name,

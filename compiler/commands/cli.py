@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from llmc.compiler.commands.bench_options import bench_options
+from llmc.compiler.quality.budget import Budget
 from llmc.ir.formats import KV_NAMES, Scheme
+from llmc.passes.choose_formats import At
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,6 +32,32 @@ class SchemeText(click.ParamType):  # type: ignore[type-arg]  # not generic befo
             return value if isinstance(value, Scheme) else Scheme.named(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class BudgetText(click.ParamType):  # type: ignore[type-arg]
+    """What formats may cost, as `Budget.named` takes it."""
+
+    name = "budget"
+
+    def convert(self, value: str | Budget, param: click.Parameter | None, ctx: click.Context | None) -> Budget:
+        try:
+            return value if isinstance(value, Budget) else Budget.named(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class AtText(click.ParamType):  # type: ignore[type-arg]
+    """PATTERN=FORMAT."""
+
+    name = "pattern=dtype"
+
+    def convert(self, value: str | At, param: click.Parameter | None, ctx: click.Context | None) -> At:
+        if isinstance(value, At):
+            return value
+        pattern, equals, scheme = value.rpartition("=")
+        if not (equals and pattern):
+            self.fail(f"expected PATTERN=FORMAT, got {value!r}", param, ctx)
+        return At(pattern, SchemeText().convert(scheme, param, ctx))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,6 +104,10 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 @click.option(
     "--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`, for the report."
 )
+@click.option("--quality", type=BudgetText(), help="Choose formats by what they cost: bits=4.8 a weight, or kl=0.05.")
+@click.option("--gptq", is_flag=True, help="Round weights for the inputs that they have: minutes, less KL.")
+@click.option("--calibrate", type=click.Path(path_type=Path), help="A text for --quality, --gptq [default: built in].")
+@click.option("--at", multiple=True, type=AtText(), help="Format of modules: 'lm_head=int8', '*.mlp.*=int4'; repeated.")
 @click.option("--certify", type=click.IntRange(0), help="Tokens to measure it on against MODEL [default: 512]; 0: not.")
 @click.option("--max-kl", type=click.FloatRange(0), help="Fail if its mean KL from MODEL is more.")
 def build(
@@ -90,6 +122,10 @@ def build(
     passes: str,
     dump_ir: Path | None,
     limits: Path | None,
+    quality: Budget | None,
+    gptq: bool,
+    calibrate: Path | None,
+    at: tuple[At, ...],
     certify: int | None,
     max_kl: float | None,
 ) -> None:
@@ -115,6 +151,10 @@ def build(
         as_stored=dtype is None,
         certify=certify,
         max_kl=max_kl,
+        quality=quality,
+        gptq=gptq,
+        calibrate=calibrate,
+        at=at,
         kv=KV_DTYPES[kv_dtype] if kv_dtype else None,
     )
     sys.exit(refusing(lambda: build_with_progress(options), ModuleNotFoundError))
@@ -231,20 +271,25 @@ def batch(
 @main.command()
 @click.argument("model_or_engine")
 @click.option("--roofline", is_flag=True, help="Predict its speed on targets instead: of an engine, or of a model.")
+@click.option("--profile", is_flag=True, help="Measure, on this machine's CPU, what an engine's kernels take.")
 @click.option("--target", help="With --roofline, with commas [default: an engine's, or h100,h200,a100].")
-@click.option("--batch", help="Sequences at once, separated by commas [default: 1,8,64].")
+@click.option("--batch", help="Sequences at once, separated by commas [default: 1,8,64; to measure: 1].")
 @click.option(
-    "--length", type=click.IntRange(1), help="Tokens of each sequence [default: 1024, or what the model has]."
+    "--length",
+    type=click.IntRange(1),
+    help="Tokens of each sequence [default: 1024, or what the model has; to measure: 128].",
 )
 @click.option("--chunk", type=click.IntRange(1), help="Most tokens of a prefill step [default: 2048].")
 @click.option("--dtype", type=SchemeText(), help="Of a model's weights [default: bf16].")
 @click.option("--limits", type=click.Path(path_type=Path), help="A CPU's, by `bench/cpu/limits.py --json`.")
 @click.option("--kernels", is_flag=True, help="Show kernel by kernel for every target and batch.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect(model_or_engine: str, roofline: bool, **options: Any) -> None:
+def inspect(model_or_engine: str, roofline: bool, profile: bool, **options: Any) -> None:
     """Show what an engine holds: what fused and what did not and why, kernels, bytes."""
     from llmc.runtime.errors import RuntimeFailure
 
+    if profile:
+        sys.exit(measured(Path(model_or_engine), roofline, options))
     if roofline:
         from llmc.compiler.commands.roofline_console import RooflineOptions, show_roofline
 
@@ -255,6 +300,16 @@ def inspect(model_or_engine: str, roofline: bool, **options: Any) -> None:
     if lone := [name for name, value in options.items() if value]:
         raise click.UsageError(f"--{'json' if lone[0] == 'as_json' else lone[0]} goes with --roofline")
     refusing(lambda: show_engine(Path(model_or_engine)), RuntimeFailure)
+
+
+def measured(engine: Path, roofline: bool, options: dict[str, Any]) -> int:
+    """`inspect --profile`; the exit code."""
+    from llmc.compiler.commands.profile_console import show_profile
+
+    batch, length, as_json = (options.pop(name) for name in ("batch", "length", "as_json"))
+    if lone := ["roofline"] * roofline + [name for name, value in options.items() if value]:
+        raise click.UsageError(f"--{lone[0]} does not go with --profile")
+    return refusing(lambda: show_profile(engine, batch, length, as_json), ModuleNotFoundError)
 
 
 @main.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,7 @@ def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any], certific
             f"target {target.name}": f"{target.arch}: {', '.join(target.features) or 'no extensions'}"
             for target in manifest.targets
         },
+        "linears": _formats(report.get("formats")),
         "made by": ", ".join(f"{tool} {version}" for tool, version in manifest.producer.items()),
         "formats": f"engine {manifest.format}, step ABI {manifest.abi}",
         "licence": stored["licence"],
@@ -74,6 +76,18 @@ def _facts(folder: Path, manifest: Manifest, report: Mapping[str, Any], certific
         more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
         table.add_row("files that nobody reads", ", ".join(unread[:8]) + more)
     return table
+
+
+def _formats(chosen: Mapping[str, Any] | None) -> str:
+    """How many linears have which, and why."""
+    if chosen is None:
+        return ""
+    counts = Counter(scheme for unit in chosen["units"] for scheme in [unit["scheme"]] * len(unit["modules"]))
+    each = ", ".join(f"{scheme} x{count}" for scheme, count in sorted(counts.items()))
+    return (
+        f"{each}: {chosen['bits']:.2f} bits a weight, chosen for {chosen['budget']} over {chosen['tokens']} tokens of "
+        f"text ({chosen['text']}); KL of {chosen['expected_kl']:.3g} expected of their rounding"
+    )
 
 
 def _launches(report: Mapping[str, Any]) -> Table:

@@ -52,7 +52,7 @@ def show_roofline(options: RooflineOptions) -> int:
     """Print the predictions; returns the exit code."""
     try:
         asked = [find_target(name.strip()) for name in options.target.split(",")] if options.target else []
-        batches = _batches(options.batch)
+        batches = read_batches(options.batch)
         limits = read_limits(options.limits) if options.limits else None
         if limits is not None and asked:
             check_limits(limits, asked)
@@ -113,7 +113,8 @@ def to_plain(subject: Subject, chunk: int, predictions: list[Prediction], lackin
     }
 
 
-def _batches(text: str) -> list[int]:
+def read_batches(text: str) -> list[int]:
+    """Of --batch. Raises PredictionError."""
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:

@@ -1,12 +1,17 @@
 """Formats that weights are published in, and what a build makes of each: the rows of docs/formats.md.
 
-A test of each row reads such a checkpoint, or is refused (tests/sources/quantised for HuggingFace's).
+A test of each row reads such a checkpoint, or is refused (tests/sources/quantised for HuggingFace's,
+tests/sources/test_gguf_blocks.py for GGUF's).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+import gguf
+
+from llmc.compiler.sources.gguf.blocks import FORMATS
 from llmc.ir.formats import Numbers
 from llmc.ir.types import DType
 
@@ -69,9 +74,11 @@ HUGGINGFACE = (
     _kept(_CT, "fp8, blocks", _F8, 128, _BF16),
     _kept(_CT, "MXFP4", _FP4, 32, _BF16),
     _kept(_CT, "NVFP4", _FP4, 16, _F32),
-    _refused(_CT, "order of activation, sparsity, transforms", _LAYOUT),
+    _floats(_CT, "order of activation", "groups are no neighbours in a row"),
+    _refused(_CT, "sparsity, transforms", _LAYOUT),
     _kept("fp8", "blocks of 128x128 (DeepSeek, Qwen)", _F8, 128, _F32),
     _kept("fp8", "tensor", _F8, 0, _F32),
+    _kept("fp8", "tensor (AutoFP8)", _F8, 0, _F32),
     _kept("MXFP8", "blocks of 32", _F8, 32, _BF16),
     _kept("FBGEMM fp8", "channels", _F8, 0, _F32),
     _kept("ModelOpt", "FP8", _F8, 0, _F32),
@@ -94,4 +101,16 @@ HUGGINGFACE = (
 )
 """With groups of the commonest size; others are kept alike where linears have them (ir/formats.py)."""
 
-GGUF: tuple[Published, ...] = ()
+
+def _gguf() -> Iterator[Published]:
+    """Every type of blocks that the gguf package knows."""
+    for kind, (block, _) in gguf.GGML_QUANT_SIZES.items():
+        if kind in FORMATS:
+            yield Published("GGUF", kind.name, FORMATS[kind].numbers)
+        elif kind in gguf.quants._type_traits and block > 1:
+            yield _floats("GGUF", kind.name, "no numbers that linears are multiplied in")
+        elif block > 1:
+            yield _refused("GGUF", kind.name, "no weights are published so")
+
+
+GGUF = tuple(_gguf())

@@ -175,10 +175,14 @@ def _agreement(table: Positions, gap: float) -> float:
     return float(clear["same"].mean()) if len(clear) else 1.0
 
 
-def read_texts(path: Path) -> list[str]:
-    """One text per line, empty lines left out. Raises VerificationError, OSError."""
+def read_text(path: Path) -> str:
+    """Raises VerificationError, OSError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise VerificationError(f"{path}: not UTF-8: {error}") from error
-    return [line for line in text.splitlines() if line.strip()]
+
+
+def read_texts(path: Path) -> list[str]:
+    """One text per line, empty lines left out. Raises VerificationError, OSError."""
+    return [line for line in read_text(path).splitlines() if line.strip()]

@@ -31,29 +31,29 @@ class FinishReason(Enum):
 
 
 class TokenHistory:
-    """The ids of a sequence so far in one int32 array that the device can read, prompt first."""
+    """The ids of a sequence so far, `size` of them, in one int32 array that the device can read, prompt first."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
-        self._len = len(prompt)
-        self.last = int(prompt[-1]) if self._len else -1
+        self.size = len(prompt)
+        self.last = int(prompt[-1]) if self.size else -1
         self._reserve(np.array(prompt, dtype=np.int32))
 
     def __len__(self) -> int:
-        return self._len
+        return self.size
 
     @property
     def ids(self) -> NDArray[np.int32]:
         """View [len]; valid until the next append."""
-        return self._ids[: self._len]
+        return self._ids[: self.size]
 
     def append(self, token: int) -> None:
-        if self._len == len(self._ids):
+        if self.size == len(self._ids):
             self._reserve(self._ids)
-        self._ids[self._len] = self.last = token
-        self._len += 1
+        self._ids[self.size] = self.last = token
+        self.size += 1
 
     def _reserve(self, ids: NDArray[np.int32]) -> None:
-        self._ids = np.concatenate([ids, np.empty(max(64, self._len), dtype=np.int32)])
+        self._ids = np.concatenate([ids, np.empty(max(64, self.size), dtype=np.int32)])
         # Where the array lies, for the device; valid until the next append.
         self.address = int(self._ids.ctypes.data)
 
@@ -106,9 +106,9 @@ class Request:
 
     @property
     def num_output(self) -> int:
-        return len(self.tokens) - self.prompt_len
+        return self.tokens.size - self.prompt_len
 
     @property
     def num_pending(self) -> int:
         """Tokens whose keys and values are still to be computed."""
-        return len(self.tokens) - self.num_computed
+        return self.tokens.size - self.num_computed

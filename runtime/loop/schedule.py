@@ -17,7 +17,7 @@ from llmc.runtime.loop.batch import Batch, Chunk
 from llmc.runtime.loop.goodput import GoodputCounters
 from llmc.runtime.loop.request import FinishReason, Request, RequestState
 from llmc.runtime.loop.step_time import StepTimes, Work
-from llmc.runtime.loop.time_budget import TimeBudget
+from llmc.runtime.loop.time_budget import NO_LIMITS, TimeBudget
 from llmc.runtime.loop.urgency import Patience, Urgency, by_weakness
 from llmc.runtime.loop.waiting import WaitingQueue
 from llmc.runtime.step.scheduling import SchedulingOptions
@@ -160,7 +160,9 @@ class Scheduler:
         """
         now = self._clock()
         if batch.chunks:
-            self.times.learn(self._work, now - self._began if seconds is None else seconds)
+            seconds = now - self._began if seconds is None else seconds
+            self.times.learn(self._work, seconds)
+            self._budget.took(self._work, seconds)
         for chunk in batch.chunks:
             if chunk.request.state is RequestState.RUNNING:
                 chunk.request.num_computed = computed = chunk.start + chunk.count
@@ -195,7 +197,7 @@ class Scheduler:
     def _make_room(self) -> None:
         """For the pending token of each request that decodes, if need be from those whom it hurts less."""
         for request in self._decoding[:]:
-            while request.blocks is not None and not self.blocks.extend(request.blocks, len(request.tokens)):
+            while request.blocks is not None and not self.blocks.extend(request.blocks, request.tokens.size):
                 self._preempt(by_weakness(self.running)[0][1])
 
     def _decode_chunks(self) -> list[Chunk]:
@@ -210,7 +212,7 @@ class Scheduler:
         decoding = [chunk.request for chunk in chunks]
         self._unserved = self._prompts[:]
         oldest = min(self._unserved, key=_by_age, default=None)
-        admitting, limit = self.options.continuous, float("inf")
+        admitting, limits = self.options.continuous, NO_LIMITS
         while len(decoding) + self._work.tokens < self.max_tokens:
             request = self._next_prompt(now, admitting)
             if request is None:
@@ -221,8 +223,8 @@ class Scheduler:
             if request in self._unserved:
                 self._unserved.remove(request)
             if decoding and self._work.tokens == 0:
-                limit = self._budget.limit(decoding, self._work, request, now)
-            if not self._append_prompt(chunks, request, limit):
+                limits = self._budget.limits(decoding, self._work, request, now)
+            if not self._append_prompt(chunks, request, self._budget.limit(limits, request)):
                 break
         if oldest is not None:
             self._chunks.chosen(oldest not in self._unserved)

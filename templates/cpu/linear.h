@@ -11,10 +11,14 @@
 // limits: n, k >= 1; weights 64-byte aligned.
 #pragma once
 #include "threads.h"
+#if defined(LLMC_AVX2)
+#include "tile_avx2.h"
+#else
 #include "tile_bf16.h"
-#include "tile_codes.h"
 #include "tile_f32.h"
 #include "tile_int8.h"
+#endif
+#include "tile_codes.h"
 #include "widened.h"
 #if defined(LLMC_AMX)
 #include "tile_amx.h"
@@ -54,7 +58,7 @@ struct StoreRows {
 
 // What the rows of one call share out: rows in chunks whose operand stays in L2, panels of each chunk among workers.
 LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
-  const int64_t step = 96;  // whole tiles of 6, 16 and 32 rows
+  const int64_t step = 96;  // whole tiles of 4, 6, 16 and 32 rows
   int64_t fit = LLMC_L2_BYTES / 2 / row_bytes / step * step;
   if (fit < step) fit = step;
   if (rows <= fit) return rows;
@@ -63,7 +67,7 @@ LLMC_INLINE int64_t row_chunk(int64_t rows, int64_t row_bytes) {
 }
 
 template <class F, int P> LLMC_INLINE void run_tile(int rows, const Tile& t) {
-  with_rows<1, TILE_ROWS>(rows, [&](auto r) __attribute__((always_inline)) { tile<F, decltype(r)::value, P>(t); });
+  with_rows<1, MOST_ROWS<F>>(rows, [&](auto r) __attribute__((always_inline)) { tile<F, decltype(r)::value, P>(t); });
 }
 
 template <class F, class Epilogue>
@@ -103,10 +107,11 @@ template <class F, class Epilogue> struct LinearCall {
 
   // The first tile fetches the next panels meanwhile.
   inline void tiled_block(int64_t row, int64_t end, int64_t panel, int panels) const {
-    alignas(64) float out[TILE_ROWS * OUT_STRIDE], scratch[2 * TILE_ROWS * OUT_STRIDE];
-    int64_t ahead = end - row <= 2 * TILE_ROWS ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
+    constexpr int MOST = MOST_ROWS<F>;
+    alignas(64) float out[MOST * OUT_STRIDE], scratch[2 * MOST * OUT_STRIDE];
+    int64_t ahead = end - row <= 2 * MOST ? LLMC_PREFETCH_BYTES : panels * panel_bytes;
     while (row < end) {
-      int rows = end - row < TILE_ROWS ? (int)(end - row) : TILE_ROWS;
+      int rows = end - row < MOST ? (int)(end - row) : MOST;
       Tile t = tile_at(row, panel, ahead, out, scratch);
       if (TILE_PANELS == 1 || panels == 1) run_tile<F, 1>(rows, t);
       else run_tile<F, TILE_PANELS>(rows, t);

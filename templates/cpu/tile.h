@@ -36,13 +36,22 @@ constexpr int TILE_ROWS = 1, TILE_PANELS = 1;  // 8 of 16, four to a f32x16
 #endif
 constexpr int OUT_STRIDE = 2 * PANEL;  // floats between two rows of a tile's result
 
+// Operand rows of a format's largest tile.
+template <class F> constexpr int MOST_ROWS = TILE_ROWS;
+#if defined(LLMC_AVX2)  // tile_avx2.h
+constexpr int TILE_MOST_ROWS = 4;
+template <> inline constexpr int MOST_ROWS<F32> = TILE_MOST_ROWS;
+template <> inline constexpr int MOST_ROWS<Bf16> = TILE_MOST_ROWS;
+template <int G> inline constexpr int MOST_ROWS<Int8<G>> = TILE_MOST_ROWS;
+#endif
+
 struct Tile {
   const uint8_t* weights;  // first panel; the second follows after panel_bytes
   const uint8_t* rows;     // first operand row
   int64_t k;
   int64_t ahead;           // bytes between a weight that is read and the one to prefetch
-  float* out;              // [TILE_ROWS][OUT_STRIDE]
-  float* scratch;          // [2][TILE_ROWS][OUT_STRIDE], Bf16 blocks use it
+  float* out;              // [MOST_ROWS<F>][OUT_STRIDE]
+  float* scratch;          // [2][MOST_ROWS<F>][OUT_STRIDE], Bf16 blocks and AVX2 use it
 };
 
 // How many of `left` rows to take at once, so that all such takes are about as large.

@@ -143,7 +143,7 @@ class Unlimited(Machine):
 
 def test_who_fails_leaves_the_race_and_its_samples_count() -> None:
     out: dict[str, str] = {}
-    samples, averages = run(2, [Failing(), Failing()], Unlimited(), out)
+    samples, averages = run(2, [PREFILL, DECODE], [Failing(), Failing()], Unlimited(), out)
     assert [(s.round, s.row, s.rate) for s in samples] == [(0, PREFILL.name, 3.0)] * 2
     assert out == {"x": "broke down"} and len(averages) == 2
 

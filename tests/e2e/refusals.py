@@ -14,6 +14,7 @@ STAGES = (
     "predicting",
     "generating kernels",
     "compiling kernels for cpu",
+    "compiling kernels with marks",
     "loading the engine",
     "comparing texts",
     "loading the reference",

@@ -15,11 +15,11 @@ import pytest
 from llmc.codegen import weights
 from llmc.codegen.engine_weights import graphs_of, linears_of, placed_in
 from llmc.codegen.weights import SourceReader, stored, weight_name
-from llmc.compiler import certify
 from llmc.compiler.build import BuildError, BuildOptions, build
 from llmc.compiler.certify import TWIN, Certifying
 from llmc.compiler.progress import Progress
 from llmc.compiler.sources.resolve import open_source
+from llmc.compiler.verify import reference
 from llmc.compiler.verify.certificate import (
     CERTIFICATE,
     Certificate,
@@ -159,7 +159,7 @@ def finished(
 def test_without_room_it_says_so(
     quantised: Path, speaking: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certify, "available_bytes", lambda: 100 << 20)
+    monkeypatch.setattr(reference, "available_bytes", lambda: 100 << 20)
     found = finished(quantised, speaking, tmp_path)
     assert found.figures is None and found.layers == () and found.measured_on == ""
     (remark,) = found.remarks

@@ -104,6 +104,44 @@ def test_a_long_prompt_lengthens_the_others_steps_as_far_as_their_class_bears_it
     assert sorted(steps)[len(steps) // 2] > 0.8 * slowdown * plain, "the budget is not used"
 
 
+@pytest.mark.parametrize("latency", [INTERACTIVE, STANDARD])
+def test_a_short_prompt_takes_what_was_spared_and_hardly_longer_than_alone(latency: LatencyClass) -> None:
+    """In steps of at most the target for a token."""
+    target = served().scheduler.options.targets[latency.value]
+    alone, engine = learned(), learned()
+    decoding(engine, latency)
+    steps = engine.until(finished(engine.add(200, 1)))
+    assert len(steps) < 6 and max(steps) < 1.1 * target.tpot
+    assert sum(steps) < 2 * sum(alone.until(finished(alone.add(200, 1))))
+
+
+@pytest.mark.parametrize("latency", [INTERACTIVE, STANDARD])
+def test_what_was_spared_is_spent_once(latency: LatencyClass) -> None:
+    """Of short prompts that come one after the other, the steps are in the mean as long as the class bears."""
+    engine = learned()
+    those = decoding(engine, latency)
+    plain = engine.step()[1]
+    steps: list[float] = []
+    while len(steps) < 150:
+        steps += engine.until(finished(engine.add(200, 1)))
+    assert all(one.state is RequestState.RUNNING for one in those)
+    target = engine.scheduler.options.targets[latency.value]
+    longest = plain * target.slowdown
+    spared = 5 * target.tpot
+    assert 0.8 * longest < sum(steps) / len(steps) < 1.1 * longest + spared / len(steps)
+
+
+def test_a_long_prompt_leaves_what_was_spared_to_short_ones() -> None:
+    engine = learned()
+    decoding(engine, STANDARD, 6)
+    long = engine.add(7900, 1)
+    for _ in range(100):
+        engine.step()
+    short = engine.add(100, 1)
+    steps = engine.until(finished(short))
+    assert long.first_token is None and len(steps) < 4 and sum(steps) < 0.2
+
+
 def test_beside_the_batch_class_a_prompt_takes_hardly_longer_than_alone() -> None:
     alone, engine = learned(), learned()
     decoding(engine, BATCH)

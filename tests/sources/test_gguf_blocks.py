@@ -15,7 +15,9 @@ from llmc.compiler.sources.checkpoint import AnyTensor, QuantisedTensor, StoredT
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.gguf.blocks import FORMATS
 from llmc.compiler.sources.gguf.checkpoint import _TransformersView
+from llmc.compiler.sources.gguf.reading import BadTensor, _num_bytes
 from llmc.compiler.sources.gguf.tensor import GgufTensor
+from llmc.compiler.sources.published import GGUF
 from llmc.compiler.sources.resolve import open_source
 from llmc.ir.formats import Part
 from tests.sources.gguf_files import llama_metadata, llama_tensors, meta, tiny_llama, write_gguf
@@ -159,3 +161,17 @@ def test_scales_that_are_no_numbers_are_refused(tmp_path: Path, kind: Kind) -> N
         part = "offset" if name in ("dmin", "m") else "scale"
         with pytest.raises(SourceError, match=f"m.gguf:token_embd.weight: {part}s of row 7 of .* are not finite"):
             tensor.read_f32((5, 9))
+
+
+def test_the_rows_of_docs_formats_md_are_what_is_read() -> None:
+    rows = {row.form: row for row in GGUF}
+    assert {Kind[name] for name, row in rows.items() if row.numbers is not None} == set(FORMATS)
+    floats = {name for name, row in rows.items() if row.numbers is None and not row.refused}
+    assert {kind.name for kind in OTHERS} <= floats
+    for name, row in rows.items():
+        number = int(Kind[name])
+        if row.refused:
+            with pytest.raises(BadTensor, match=f"stored as {name}, not supported"):
+                _num_bytes("x", [256], number)
+        else:
+            assert _num_bytes("x", [256], number) > 0

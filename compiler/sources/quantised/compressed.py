@@ -137,10 +137,8 @@ def _integers(module: Module, weights: _Weights) -> Reading:
     )
     names = [*used, "weight_scale", *(["weight_zero_point"] if "weight_zero_point" in module else [])]
     if "weight_g_idx" in module:
-        raise SourceError(
-            f"{data.origin}: tensor {module.name('weight_g_idx')}: columns in order of activation are not supported "
-            "in compressed-tensors"
-        )
+        order = module.take("weight_g_idx", (StoredDtype.I32, StoredDtype.I64), (k,))
+        return grid.in_order(module, order, *names, "weight_g_idx")
     return grid.reading(module, *names)
 
 

@@ -23,11 +23,12 @@ Block = tuple[int, int]  # rows and columns that share a scale
 
 @dataclass(frozen=True)
 class Fp8:
-    """`scale`: what the tensor of scales is called. `block`: None for one scale to the tensor or to a row."""
+    """`scale`: what the tensor of scales is called, or `older`. `block`: None for one scale to the tensor or a row."""
 
     title: str
     scale: str
     block: Block | None = None
+    older: str | None = None
 
     @staticmethod
     def finegrained(stated: Stated) -> Fp8:
@@ -36,7 +37,8 @@ class Fp8:
             raise stated.refusal(f"weights in fp8 {fmt} are not supported: expected e4m3")
         if stated.method == "mxfp8":
             return Fp8("MXFP8", "weight_scale_inv", (1, 32))
-        return Fp8("fp8", "weight_scale_inv", stated_block(stated, stated.settings.get("weight_block_size")))
+        block = stated_block(stated, stated.settings.get("weight_block_size"))
+        return Fp8("fp8", "weight_scale_inv", block, older="weight_scale")  # AutoFP8's
 
     @staticmethod
     def fbgemm(stated: Stated) -> Fp8:
@@ -46,7 +48,8 @@ class Fp8:
         tensor = module.tensors.get("weight")
         if tensor is None or tensor.dtype is not StoredDtype.F8_E4M3:
             return None
-        return read_fp8(module, self.scale, self.block)
+        scale = self.older if self.older is not None and self.older in module else self.scale
+        return read_fp8(module, scale, self.block)
 
 
 def stated_block(stated: Stated, block: object) -> Block | None:

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from llmc.compiler.sources.checkpoint import Rows, StoredDtype, StoredTensor
-from llmc.compiler.sources.quantised.elements import F32, in_words
+from llmc.compiler.sources.quantised.elements import in_words
 from llmc.compiler.sources.quantised.kept import Array, Integers, scale_type
 from llmc.compiler.sources.quantised.module import FLOATS, Module, Reading, columns, columns_f32
 from llmc.compiler.sources.quantised.stated import Stated
 
 _ZERO_LESS = {"gptq": 1, "gptq_v2": 0}
-_ACT_ORDER = "in order of activation (desc_act): groups are no neighbours in a row"
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,7 @@ class Gptq:
         if "g_idx" in module:
             order = module.take("g_idx", (StoredDtype.I32, StoredDtype.I64), (k,))
             used.append("g_idx")
-            if not np.array_equal(group_of := order.bits(), np.arange(k) // (self.group or k)):
-                return self._out_of_order(module, grid, group_of, used)
+            return grid.in_order(module, order, *used)
         return grid.reading(module, *used)
 
     def _codes(self, packed: StoredTensor, rows: Rows) -> Array:
@@ -92,27 +90,6 @@ class Gptq:
         unpacked = in_words(columns(zeros, (first, -(-rows[1] // per_word))), self.bits)
         found = unpacked[:, rows[0] - first * per_word : rows[1] - first * per_word].T.astype(np.int16)
         return (1 << self.bits - 1) - (found + self.zero_less)
-
-    def _out_of_order(self, module: Module, grid: Integers, group_of: Array, used: list[str]) -> Reading:
-        n, k = grid.shape
-        shifts = grid.shifts
-        assert shifts is not None
-        num_groups = module.tensors["scales"].shape[0]
-        if group_of.min() < 0 or group_of.max() >= num_groups:
-            tensor = module.tensors["g_idx"]
-            raise Stated("gptq", {}, tensor.origin).refusal(
-                f"tensor {tensor.name} names group {int(group_of.max())}, expected 0 to {num_groups - 1}"
-            )
-
-        def read(rows: Rows | None) -> F32:
-            rows = rows or (0, n)
-            added = (grid.codes(rows) + shifts(rows)[:, group_of]).astype(np.float32)
-            return added * grid.scales(rows)[:, group_of]
-
-        of = module.tensors["qweight"]
-        origin = f"{of.origin}:{of.name}"
-        floats = StoredTensor(module.name("weight"), StoredDtype.F32, (n, k), origin, read)
-        return Reading(floats, frozenset(used), _ACT_ORDER)
 
 
 def _grid(stated: Stated) -> tuple[int, int]:

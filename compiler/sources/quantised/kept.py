@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmc.compiler.sources.checkpoint import QuantisedTensor, Rows, StoredDtype, StoredTensor
+from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.quantised.elements import F32
 from llmc.compiler.sources.quantised.module import Module, Reading
 from llmc.ir.formats import Numbers, Part, Scheme
@@ -80,6 +81,25 @@ class Integers:
     def reading(self, module: Module, *used: str) -> Reading:
         numbers, parts = self._in_numbers()
         return kept(module, used, self.shape, numbers, parts)
+
+    def in_order(self, module: Module, order: StoredTensor, *used: str) -> Reading:
+        """Where `order` says which group each column is in: as floats, unless columns of a group are neighbours."""
+        n, k = self.shape
+        groups, group_of = -(-k // (self.group or k)), order.bits()
+        if np.array_equal(group_of, np.arange(k) // (self.group or k)):
+            return self.reading(module, *used)
+        if group_of.min() < 0 or group_of.max() >= groups:
+            named = int(group_of.min() if group_of.min() < 0 else group_of.max())
+            raise SourceError(f"{order.origin}: tensor {order.name} names group {named}, expected 0 to {groups - 1}")
+
+        def read(rows: Rows | None) -> F32:
+            at = rows or (0, n)
+            codes = self.codes(at) if self.shifts is None else self.codes(at) + self.shifts(at)[:, group_of]
+            return np.asarray(codes.astype(np.float32) * self.scales(at)[:, group_of], np.float32)
+
+        of = module.tensors[used[0]]
+        tensor = StoredTensor(module.name("weight"), StoredDtype.F32, self.shape, f"{of.origin}:{of.name}", read)
+        return Reading(tensor, frozenset(used), "in order of activation: groups are no neighbours in a row")
 
     def _in_numbers(self) -> tuple[Numbers, dict[Part, ReadRows]]:
         element = DType.I4 if self.bits == 4 else DType.I8

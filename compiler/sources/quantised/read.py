@@ -27,7 +27,7 @@ _OF_A_PART = re.compile(r"(?P<path>.*)(?:\.(?P<part>weight\..+)|_(?P<stacked>blo
 
 # What says how to quantise values that come while a model runs, which the engine does in its own way.
 _OF_THE_CACHE = re.compile(r"(.*\.)?(kv_scale|[qkv]_(scale|zero_point)|[qkv]_proj\.output_(scale|zero_point))")
-_OF_INPUTS = re.compile(r"(.*\.)?(activation_scale|input_(scale|scale_ub|zero_point|global_scale))")
+_OF_INPUTS = re.compile(r"(.*\.)?((activation|act)_scale|input_(scale|scale_ub|zero_point|global_scale))")
 
 
 @dataclass(frozen=True)

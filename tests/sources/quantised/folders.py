@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from tests.sources.quantised.written import Form, Linear
+from tests.sources.quantised.written import Form, Linear, Writer
 from tests.tiny_models import config_of, eager_model
 
 # in=192 in groups of 128: the last is half one
@@ -30,8 +30,8 @@ class Written:
     linears: Mapping[str, Linear]
 
 
-def config(**overrides: Any) -> PretrainedConfig:
-    return config_of("llama", **{**SHAPES, "mlp_bias": False, **overrides})
+def config(family: str = "llama", **overrides: Any) -> PretrainedConfig:
+    return config_of(family, **{**SHAPES, "mlp_bias": False, **overrides})
 
 
 def write(
@@ -40,9 +40,11 @@ def write(
     skip: Callable[[str], bool] = lambda path: path == "lm_head",
     more: Mapping[str, torch.Tensor] | None = None,
     settings: Mapping[str, Any] | None = None,
+    writers: Mapping[str, Writer] | None = None,
     **overrides: Any,
 ) -> Written:
-    """`skip`: linears that stay floats. `more`: further tensors. `settings`: instead of the form's."""
+    """`skip`: linears that stay floats. `more`: further tensors. `settings`: instead of the form's. `writers`: of
+    linears that are not in the form, by the last part of their path."""
     model = eager_model(config(**overrides))
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     metadata: dict[str, Any] = {"format": "pt"}
@@ -51,7 +53,8 @@ def write(
         if not isinstance(module, nn.Linear) or skip(path):
             continue
         generator = torch.Generator().manual_seed(zlib.crc32(path.encode()))
-        linear = form.write((module.out_features, module.in_features), generator)
+        writer = (writers or {}).get(path.rpartition(".")[2], form.write)
+        linear = writer((module.out_features, module.in_features), generator)
         linears[path] = linear
         with torch.no_grad():
             module.weight.copy_(linear.weight)
@@ -62,7 +65,7 @@ def write(
     if model.config.tie_word_embeddings:
         kept.pop("lm_head.weight", None)
     folder.mkdir(parents=True)
-    stated = {**model.config.to_dict(), "architectures": ["LlamaForCausalLM"]}
+    stated = {**model.config.to_dict(), "architectures": [type(model).__name__]}
     stated["quantization_config"] = dict(settings or form.settings)
     (folder / "config.json").write_text(json.dumps(stated))
     tensors = {name: tensor.contiguous() for name, tensor in {**kept, **(more or {})}.items()}

@@ -61,6 +61,10 @@ FORMS: dict[Key, Form] = {
     ("compressed-tensors", "4 bits, zero points"): Form(
         ct("pack-quantized", num_bits=4, strategy="group", group_size=64, symmetric=False), w.ct_packed(symmetric=False)
     ),
+    ("compressed-tensors", "order of activation"): Form(
+        ct("pack-quantized", num_bits=4, strategy="group", group_size=64, actorder="group"),
+        w.ct_packed(act_order=True),
+    ),
     ("compressed-tensors", "4 bits, channels"): Form(
         ct("pack-quantized", num_bits=4, strategy="channel"), w.ct_packed(group=0)
     ),
@@ -97,6 +101,10 @@ FORMS: dict[Key, Form] = {
     ),
     ("fp8", "tensor"): Form(
         {**_FP8, "activation_scheme": "static"}, w.fp8("weight_scale_inv", None, more=("activation_scale",))
+    ),
+    ("fp8", "tensor (AutoFP8)"): Form(
+        {**_FP8, "activation_scheme": "static", "ignored_layers": ["lm_head"]},
+        w.fp8("weight_scale", None, torch.bfloat16, more=("input_scale",)),
     ),
     ("MXFP8", "blocks of 32"): Form({"quant_method": "mxfp8"}, w.fp8("weight_scale_inv", (1, 32), torch.uint8)),
     ("FBGEMM fp8", "channels"): Form(

@@ -61,7 +61,7 @@ VARIANTS: dict[Key, list[tuple[dict[str, Any], str]]] = {
         ({"quant_method": "auto-round", "bits": 4, "packing_format": "auto_round:exllamav2"}, "auto_round:exllamav2"),
         ({"quant_method": "auto-round", "bits": 4}, "packing_format auto_round "),
     ],
-    ("compressed-tensors", "order of activation, sparsity, transforms"): [
+    ("compressed-tensors", "sparsity, transforms"): [
         (ct("marlin-24", **_CT4), "format marlin-24"),
         ({**ct("pack-quantized", **_CT4), "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse-24-bitmask"),
         ({**ct("pack-quantized", **_CT4), "transform_config": {"config_groups": {"R1": {}}}}, "transform_config"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.sources.quantised import written as w
 from tests.sources.quantised.folders import Written, write
 from tests.sources.quantised.forms import FORMS, ct
 from tests.sources.quantised.written import Form
-from tests.tiny_models import example, hf_logits, relative_error
+from tests.tiny_models import config_of, eager_model, example, hf_logits, relative_error
 
 GPTQ = FORMS["GPTQ", "4 bits, zero points"]
 INT4Z = Numbers(DType.U4, 128, DType.F16, DType.I8)
@@ -94,20 +95,14 @@ def test_modules_of_their_own_settings(tmp_path: Path) -> None:
     """GPTQModel's dynamic: the first pattern that matches; "-:" are floats."""
     dynamic = {"-:.*o_proj": {}, "+:.*down_proj": {"bits": 8, "group_size": 64}, r".*\.v_proj": {"group_size": 32}}
     forms = {"down_proj": w.gptq(8, 64), "v_proj": w.gptq(4, 32)}
-    written = mixed(tmp_path, {**FORMS["GPTQ", "4 bits, symmetric"].settings, "dynamic": dynamic}, forms, w.gptq())
+    form = Form({**FORMS["GPTQ", "4 bits, symmetric"].settings, "dynamic": dynamic}, w.gptq())
+    written = write(tmp_path / "model", form, skip=lambda path: path.endswith(("o_proj", "lm_head")), writers=forms)
     found = quantised(written.folder)
     assert set(found) == LINEARS - {"o_proj"}
     assert found["down_proj"] == Numbers(DType.I8, 64, DType.F16)
     assert found["v_proj"] == Numbers(DType.I4, 32, DType.F16)
     assert found["q_proj"] == Numbers(DType.I4, 128, DType.F16)
     same_logits(written)
-
-
-def mixed(tmp_path: Path, settings: dict[str, Any], forms: dict[str, Any], usual: Any) -> Written:
-    """A checkpoint whose modules are written by `forms`, by the last part of their path; o_proj stays floats."""
-    leaves = iter(["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"])  # as named_modules has them
-    form = Form(settings, lambda shape, g: forms.get(next(leaves), usual)(shape, g))
-    return write(tmp_path / "model", form, skip=lambda path: path.split(".")[-1] in ("o_proj", "lm_head"))
 
 
 def test_groups_of_settings_by_name_by_pattern_and_by_class(tmp_path: Path) -> None:
@@ -118,7 +113,7 @@ def test_groups_of_settings_by_name_by_pattern_and_by_class(tmp_path: Path) -> N
     whole["config_groups"] |= {"group_1": by_pattern["config_groups"]["group_0"]}
     whole["config_groups"] |= {"group_2": by_name["config_groups"]["group_0"]}
     forms = {"down_proj": w.ct_int8(), "v_proj": w.fp8("weight_scale", None, per_row=True)}
-    written = mixed(tmp_path, whole, forms, w.ct_packed())
+    written = write(tmp_path / "model", Form(whole, w.ct_packed()), writers=forms)
     found = quantised(written.folder)
     assert found["down_proj"] == Numbers(DType.I8, 0) and found["v_proj"] == Numbers(DType.F8_E4M3, 0)
     assert found["q_proj"] == Numbers(DType.I4, 64, DType.BF16)
@@ -228,3 +223,30 @@ def _leaves(expr: WeightExpr) -> list[Source]:
         case Apply(_, args):
             return [leaf for arg in args for leaf in _leaves(arg)]
     return []
+
+
+def test_a_matrix_of_q_k_and_v_in_the_file_stays_as_stored(tmp_path: Path) -> None:
+    """Phi-3's qkv_proj and gate_up_proj, which the module cuts."""
+    form = FORMS["GPTQ", "4 bits, symmetric"]
+    shape: dict[str, Any] = {"head_dim": 16, "hidden_size": 128, "intermediate_size": 192, "vocab_size": 96}
+    written = write(tmp_path / "model", form, family="phi3", **shape)
+    assert set(quantised(written.folder)) == {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
+    captured = same_logits(written)
+    entries = run_pipeline(
+        captured.graph, default_pipeline(Scheme.BF16, 96, as_stored=True), RuleLog(), lambda *_: None
+    )
+    schemes = {str(n.op.scheme) for n in entries[0].nodes if isinstance(n.op, PackedLinear) and n.loc != "lm_head"}
+    assert schemes == {"int4g128"}
+
+
+def test_a_matrix_the_other_way_round_is_refused(tmp_path: Path) -> None:
+    """GPT-2's Conv1D holds [K, N]: of a square one no shape would tell."""
+    model = eager_model(config_of("gpt2", n_layer=1))
+    stated = {**model.config.to_dict(), "quantization_config": dict(GPTQ.settings)}
+    path = "transformer.h.0.attn.c_proj"
+    tensors = {name: t for name, t in model.state_dict().items() if name not in (f"{path}.weight", "lm_head.weight")}
+    tensors |= {f"{path}.{leaf}": t for leaf, t in GPTQ.write((64, 64), torch.Generator()).tensors.items()}
+    (tmp_path / "config.json").write_text(json.dumps({**stated, "architectures": ["GPT2LMHeadModel"]}))
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(SourceError, match=rf"{path} is a Conv1D"):
+        capture(open_source(str(tmp_path)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,13 +27,15 @@ class Linear:
     made: dict[str, Any] | None = None
 
 
+Writer = Callable[[Shape, torch.Generator], Linear]
+
+
 @dataclass(frozen=True)
 class Form:
     """`settings`: config.json's quantization_config. `write`: a linear of a shape, drawn with a seed."""
 
     settings: Mapping[str, Any]
-    write: Callable[[Shape, torch.Generator], Linear]
-    more: Mapping[str, Any] = field(default_factory=dict)
+    write: Writer
 
 
 def draw(shape: tuple[int, ...], low: int, high: int, g: torch.Generator) -> Tensor:
@@ -49,7 +51,7 @@ def scales(shape: tuple[int, ...], k: int, largest: float, dtype: torch.dtype, g
 
 def gptq(
     bits: int = 4, group: int = 128, symmetric: bool = True, less: int = 1, act_order: bool = False, zero: bool = False
-) -> Callable[[Shape, torch.Generator], Linear]:
+) -> Writer:
     """`less`: what stored zero points are less by; `zero`: draw some that are 0."""
 
     def write(shape: Shape, g: torch.Generator) -> Linear:
@@ -77,7 +79,7 @@ def gptq(
     return write
 
 
-def awq(group: int = 128) -> Callable[[Shape, torch.Generator], Linear]:
+def awq(group: int = 128) -> Writer:
     def write(shape: Shape, g: torch.Generator) -> Linear:
         n, k = shape
         size = k if group == -1 else group
@@ -93,7 +95,7 @@ def awq(group: int = 128) -> Callable[[Shape, torch.Generator], Linear]:
     return write
 
 
-def ct_packed(bits: int = 4, group: int = 64, symmetric: bool = True) -> Callable[[Shape, torch.Generator], Linear]:
+def ct_packed(bits: int = 4, group: int = 64, symmetric: bool = True, act_order: bool = False) -> Writer:
     """compressed-tensors' pack-quantized; group 0: a scale for each channel."""
 
     def write(shape: Shape, g: torch.Generator) -> Linear:
@@ -102,11 +104,15 @@ def ct_packed(bits: int = 4, group: int = 64, symmetric: bool = True) -> Callabl
         half = 1 << (bits - 1)
         codes, s = draw(shape, -half, half, g), scales((n, -(-k // size)), k, half, torch.bfloat16, g)
         zeros = torch.zeros_like(s, dtype=torch.int64) if symmetric else draw(tuple(s.shape), -half, half, g)
-        weight = (codes - spread(zeros, 1, size, shape)).float() * spread(s.float(), 1, size, shape)
+        g_idx = torch.arange(k) // size
+        if act_order:
+            g_idx = g_idx[torch.randperm(k, generator=g)]
+        weight = (codes - zeros[:, g_idx]).float() * s.float()[:, g_idx]
         tensors = {
             "weight_packed": into_words(codes + half, bits),
             "weight_scale": s,
             "weight_shape": torch.tensor(shape),
+            **({"weight_g_idx": g_idx.to(torch.int32)} if act_order else {}),
         }
         if not symmetric:
             tensors["weight_zero_point"] = into_words((zeros + half).T.contiguous(), bits).T.contiguous()
@@ -115,7 +121,7 @@ def ct_packed(bits: int = 4, group: int = 64, symmetric: bool = True) -> Callabl
     return write
 
 
-def ct_int8(symmetric: bool = True) -> Callable[[Shape, torch.Generator], Linear]:
+def ct_int8(symmetric: bool = True) -> Writer:
     def write(shape: Shape, g: torch.Generator) -> Linear:
         n, k = shape
         codes, s = draw(shape, -128, 128, g), scales((n, 1), k, 128, torch.bfloat16, g)
@@ -141,7 +147,7 @@ def fp8(
     dtype: torch.dtype = torch.float32,
     per_row: bool = False,
     more: tuple[str, ...] = (),
-) -> Callable[[Shape, torch.Generator], Linear]:
+) -> Writer:
     """`name`: of the scales. `more`: scales of inputs, which no weight depends on."""
 
     def write(shape: Shape, g: torch.Generator) -> Linear:
@@ -162,7 +168,7 @@ def fp8(
     return write
 
 
-def mxfp4(data: str = "weight_packed", scale: str = "weight_scale") -> Callable[[Shape, torch.Generator], Linear]:
+def mxfp4(data: str = "weight_packed", scale: str = "weight_scale") -> Writer:
     def write(shape: Shape, g: torch.Generator) -> Linear:
         n, k = shape
         codes, s = draw(shape, 0, 16, g), draw((n, k // 32), 115, 125, g)
@@ -172,7 +178,7 @@ def mxfp4(data: str = "weight_packed", scale: str = "weight_scale") -> Callable[
     return write
 
 
-def nvfp4(data: str, whole: str, divides: bool) -> Callable[[Shape, torch.Generator], Linear]:
+def nvfp4(data: str, whole: str, divides: bool) -> Writer:
     def write(shape: Shape, g: torch.Generator) -> Linear:
         n, k = shape
         codes = draw(shape, 0, 16, g)
@@ -199,7 +205,7 @@ FP4 = [0.0, 0.0052083333, 0.6666667, 1.0, 0.3333333, 0.5, 0.1666667, 0.25]
 FP4 += [-value for value in FP4]
 
 
-def bnb_4bit(kind: str, nested: bool) -> Callable[[Shape, torch.Generator], Linear]:
+def bnb_4bit(kind: str, nested: bool) -> Writer:
     def write(shape: Shape, g: torch.Generator) -> Linear:
         count = shape[0] * shape[1]
         codes = draw((count,), 0, 16, g)
@@ -223,7 +229,7 @@ def bnb_4bit(kind: str, nested: bool) -> Callable[[Shape, torch.Generator], Line
     return write
 
 
-def ao_int4(symmetric: bool) -> Callable[[Shape, torch.Generator], Linear]:
+def ao_int4(symmetric: bool) -> Writer:
     def write(shape: Shape, g: torch.Generator) -> Linear:
         n, k = shape
         codes = draw(shape, -8, 8, g)
@@ -241,7 +247,7 @@ def ao_int4(symmetric: bool) -> Callable[[Shape, torch.Generator], Linear]:
     return write
 
 
-def ao_intx(bits: int) -> Callable[[Shape, torch.Generator], Linear]:
+def ao_intx(bits: int) -> Writer:
     def write(shape: Shape, g: torch.Generator) -> Linear:
         n, k = shape
         half = 1 << (bits - 1)
@@ -257,7 +263,7 @@ def ao_intx(bits: int) -> Callable[[Shape, torch.Generator], Linear]:
     return write
 
 
-def ao_rows(kind: str) -> Callable[[Shape, torch.Generator], Linear]:
+def ao_rows(kind: str) -> Writer:
     """Int8Tensor and Float8Tensor with a scale to the row."""
 
     def write(shape: Shape, g: torch.Generator) -> Linear:
@@ -270,7 +276,7 @@ def ao_rows(kind: str) -> Callable[[Shape, torch.Generator], Linear]:
     return write
 
 
-def hqq(bits: int, axis: int) -> Callable[[Shape, torch.Generator], Linear]:
+def hqq(bits: int, axis: int) -> Writer:
     def write(shape: Shape, g: torch.Generator) -> Linear:
         n, k = shape
         count = n * k // 64
