@@ -16,6 +16,8 @@
 #else
 #include "tile_bf16.h"
 #include "tile_f32.h"
+#endif
+#if !defined(LLMC_AVX2) || defined(LLMC_VNNI)
 #include "tile_int8.h"
 #endif
 #include "tile_codes.h"
