@@ -33,7 +33,7 @@ from llmc.compiler.verify.reference import reference_model, source_model
 from llmc.ir.formats import Scheme
 from llmc.ir.ops.constant import WeightExpr
 from llmc.runtime import Engine
-from llmc.runtime.artifact.artifact import read_manifest
+from llmc.runtime.artifact.artifact import MANIFEST, read_manifest
 from llmc.runtime.artifact.manifest import Manifest
 from llmc.runtime.errors import ChecksumMismatch, ManifestInvalid
 from tests.e2e.commands import Commands
@@ -147,7 +147,7 @@ def finished(
         return read_manifest(out)
 
     manifest = manifest or read_manifest(engine)
-    for name in manifest.files:
+    for name in (*manifest.files, MANIFEST):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(engine / name, folder / name)
     Certifying(open_source(str(speaking)), asked, twin, Progress()).finish(folder, manifest)

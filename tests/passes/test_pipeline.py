@@ -51,7 +51,10 @@ def test_every_pass_of_the_pipeline_has_a_name() -> None:
     [
         ("fuse-gate", "--passes: unknown pass 'fuse-gate', there are canonicalise, flatten"),
         ("-nonsense", "--passes: unknown pass 'nonsense'"),
-        ("choose-formats{shceme=int8}", "an attribute of ChooseFormats .scheme, others, as_stored, head., got 'shceme'"),
+        (
+            "choose-formats{shceme=int8}",
+            "an attribute of ChooseFormats .scheme, others, as_stored, head., got 'shceme'",
+        ),
         ("choose-formats{scheme=int5}", "column 23: expected one of f32, bf16, .*, got 'int5'"),
         (
             "choose-formats{scheme=int8_int8g48}",
