@@ -85,11 +85,13 @@ def _batches(units: Sequence[Unit]) -> Iterator[list[Unit]]:
 
 
 def hessians(module: nn.Module, parameters: Sequence[str], ids: Tensor) -> list[NDArray[np.float64]]:
-    """Of the inputs of the modules that hold these parameters: sums of their products."""
+    """Of the inputs of the modules that hold these parameters: sums of their products, each input brought to one
+    length: the few tokens with activations a thousand times as large, which a norm divides away again, are not all."""
     sums: dict[str, Tensor] = {}
 
     def add(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
         x = given[0].flatten(0, -2)
+        x = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=torch.finfo(x.dtype).tiny)
         sums[name] = sums.get(name, torch.zeros(())) + (x.T @ x).double()
 
     handles = [
