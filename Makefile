@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-ENGINE := engines/smollm2-135m-q4_1-as-bf16
+ENGINE := engines/smollm2-135m-q4_1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test lint types tests soak clean

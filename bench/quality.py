@@ -1,13 +1,14 @@
 """KL from a model by number format and by rounding, over the held-out text, in torch: what a format costs before there
 is an engine of it. Weights alone are rounded; inputs stay float32.
 
-    python -m bench.quality MODEL [--tokens 512] [FORMAT ...]
+    python bench/quality.py MODEL [--tokens 512] [FORMAT ...]
 
 MODEL is best a dithered copy (bench/dithered.py): one whose weights lie on a grid of 4 bits tells which is its own.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script: this checkout's bench and tests
 
 from llmc.compiler.capture.capture import Captured, capture
 from llmc.compiler.quality.gptq import gptq

@@ -19,6 +19,7 @@ from llmc.compiler.build_options import BuildError, BuildOptions, check_options
 from llmc.compiler.capture.capture import Captured, capture
 from llmc.compiler.certify import Certifying
 from llmc.compiler.envelope import limits_of, model_length
+from llmc.compiler.held import dtypes_of, rounded_again
 from llmc.compiler.progress import BYTES, Progress
 from llmc.compiler.quality.calibrated import Calibrating
 from llmc.compiler.report import build_report, roofline_of
@@ -89,7 +90,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
         parts.append(part)
     facts = _facts(options, limits, source, decided.tokens, captured, parts[0].entries[0], placed, builders.values())
     by_target = {name: logs[target.layout] for name, target in targets.items()}
-    notices = [*decided.notices, *source.notices]
+    notices = [*decided.notices, *source.notices, *rounded_again(where, captured.checkpoint)]
     report = build_report(facts, by_target, reports, source, captured, notices, choice)
     total = sum(w.num_bytes for w in placed)
     written = 0
@@ -177,7 +178,7 @@ def _facts(
         model=ModelSummary(
             name=source.name,
             architecture=captured.model_class,
-            dtype=options.scheme.name,
+            dtype=dtypes_of(entry),
             num_parameters=sum(int(np.prod(s.shape)) for s in parameters),
             vocab_size=vocab_size,
             num_valid_tokens=sample.op.num_valid_tokens,

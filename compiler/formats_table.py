@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from llmc.codegen.cuda.target.gpus import GPUS
 from llmc.compiler.sources.published import GGUF, HUGGINGFACE, Published
 from llmc.compiler.sources.quantised.methods import REFUSED
 from llmc.compiler.targets.backend import Backend
@@ -16,7 +17,10 @@ from llmc.compiler.targets.find import find_target
 from llmc.ir.formats import Scheme
 
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
-TARGETS = ("generic", "x86-64-v3", "x86-64-v4", "x86-64-v4+vnni", "x86-64-v4+vnni+bf16+amx", "a100", "h100", "b200")
+TARGETS = (
+    *("generic", "x86-64-v3", "x86-64-v4", "x86-64-v4+vnni", "x86-64-v4+vnni+bf16+amx"),
+    *("aarch64", "aarch64+dotprod+i8mm", *GPUS),
+)
 
 
 def rows() -> tuple[Published, ...]:

@@ -25,7 +25,7 @@ from llmc.passes.canonicalise import merge_equal
 from llmc.passes.choose_formats import scheme_of
 from llmc.passes.cone import OPERAND_PAD, cones
 from llmc.passes.rewrite import RuleLog
-from llmc.passes.stored_numbers import stored_part
+from llmc.passes.stored_numbers import stored_numbers, stored_part
 
 # CUDA kernels do not read beyond an operand's row.
 _OPERAND_PAD = {WeightLayout.PANELS: OPERAND_PAD, WeightLayout.ROWS: 1}
@@ -35,11 +35,13 @@ _OPERAND_PAD = {WeightLayout.PANELS: OPERAND_PAD, WeightLayout.ROWS: 1}
 class LowerLinears:
     """linear and gated_linear => packed_linear in their schemes, with the pointwise nodes that follow as its epilogue.
 
-    A table that an embedding and the head share is packed once and read by both; other tables stay in rows of `stored`.
+    A table that an embedding and the head share is packed once and read by both. Other tables are packed in the numbers
+    that they are stored in, with `as_stored`, or stay in rows of `stored`.
     """
 
     stored: DType
     layout: WeightLayout = WeightLayout.PANELS
+    as_stored: bool = False
 
     def run(self, graph: Graph, log: RuleLog) -> Graph:
         return _Lowering(self, merge_equal(self._spelled_out(graph)), log).run()
@@ -159,9 +161,17 @@ class _Lowering:
         expr = self.exprs.get(table)
         if expr is None:
             raise IRError(f"embedding at {node.loc or 'no module'}: its table {table.type} is not a constant")
-        if expr in self.schemes:
-            data, *scales = (self.b.add(Weight(e)) for e in self.packed([expr], self.schemes[expr]))
-            self.log.applied["share-tied-head"] += 1
+        scheme = self.schemes.get(expr) or self.stored_scheme(expr)
+        if scheme is not None:
+            data, *scales = (self.b.add(Weight(e)) for e in self.packed([expr], scheme))
+            self.log.applied["share-tied-head"] += expr in self.schemes
         else:
             data, scales = self.b.add(Weight(Apply(Cast(self.options.stored), (expr,)))), []
         self.b.nodes.append(Node(Embedding(), (data, ids, *scales), node.outputs, node.loc))
+
+    def stored_scheme(self, table: WeightExpr) -> Scheme | None:
+        """That of a table of an embedding alone; CUDA kernels read such tables in rows of floats."""
+        if not self.options.as_stored or self.options.layout is not WeightLayout.PANELS:
+            return None
+        numbers = stored_numbers(table)
+        return None if numbers is None else Scheme.of(numbers)

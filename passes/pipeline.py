@@ -96,7 +96,7 @@ def default_pipeline(
             # after fusion, which looks at linears only; before rows, which hold the writes
             Phase(PAGED, (KvLayout(kv or scheme.stored, query=scheme.stored if cuda else DType.F32),)),
             # weights packed, epilogues taken; equal casts and quantisations of one value merge after it
-            Phase(LOWERED, (LowerLinears(scheme.stored, layout), Canonicalise())),
+            Phase(LOWERED, (LowerLinears(scheme.stored, layout, as_stored), Canonicalise())),
             # attention once the linear after it has said what it reads, and before rows would take that in
             *([Phase(LOWERED, (FuseAttention(),))] if cuda else []),
             Phase(KERNELS, (FuseRows(),)),

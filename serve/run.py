@@ -18,7 +18,7 @@ from llmc.runtime.errors import RuntimeFailure
 from llmc.runtime.process.engine_process import EngineProcess
 from llmc.runtime.process.protocol import ServedEngine, ServedProcess, State
 from llmc.serve.http.keys import read_keys
-from llmc.serve.http.sockets import open_socket, open_unix_socket, url
+from llmc.serve.http.sockets import identity_of, open_socket, open_unix_socket, remove_unix_socket, url
 from llmc.serve.options import ServeOptions
 
 if TYPE_CHECKING:
@@ -36,13 +36,14 @@ def serve(options: ServeOptions) -> int:
     began = time.perf_counter()
     named, keys = options.named(), read_keys(options.keys, options.key_file)
     listening = open_unix_socket(options.uds) if options.uds else open_socket(options.host, options.port)
+    identity = identity_of(options.uds) if options.uds else None
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(options, named, keys, listening, began))
     finally:
         listening.close()
-        if options.uds:
-            options.uds.unlink(missing_ok=True)
+        if options.uds and identity is not None:
+            remove_unix_socket(options.uds, identity)
 
 
 async def _serve(

@@ -88,7 +88,12 @@ def refusing(action: Callable[[], T], *errors: type[Exception]) -> T:
 
 @main.command()
 @click.argument("model")
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Engine folder [default: ./NAME-DTYPE.engine]")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Engine folder [default: ./NAME.engine, with a --dtype ./NAME-DTYPE.engine]",
+)
 @click.option("--target", default="cpu", show_default=True, help="One or several (h100,cpu): see `llmc targets`.")
 @click.option("--dtype", type=SchemeText(), help="Of weights [default: as they are stored, bf16 where that is float].")
 @click.option(
@@ -132,11 +137,11 @@ def build(
     """Compile MODEL (a HuggingFace folder or hub id, or a .gguf file) into an engine."""
     from llmc.compiler.build_options import BuildOptions
     from llmc.compiler.commands.build_console import build_with_progress
-    from llmc.compiler.sources.model_name import folder_title
+    from llmc.compiler.sources.model_name import folder_title, gguf_stem
 
     path = Path(model).expanduser()
-    name = path.stem if path.suffix == ".gguf" else folder_title(path).rpartition("/")[2]
-    folder = out or Path(f"{name}-{dtype or Scheme.BF16}.engine")
+    name = gguf_stem(path) if path.suffix == ".gguf" else folder_title(path).rpartition("/")[2]
+    folder = out or Path(f"{name}-{dtype}.engine" if dtype else f"{name}.engine")
     options = BuildOptions(
         model,
         folder,

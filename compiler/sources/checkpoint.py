@@ -55,6 +55,8 @@ class StoredTensor:
     origin: str
     """File and key it comes from, for messages."""
     reader: Callable[[Rows | None], NDArray[Any]] = field(repr=False, compare=False)
+    dequantised_from: str | None = None
+    """The format in low bits whose values it gives, because linears have no such numbers."""
 
     def read(self, rows: Rows | None = None) -> NDArray[Any]:
         """The values as stored, of shape `shape` (or `rows[1] - rows[0]` rows of it).

@@ -13,9 +13,14 @@ _SNAPSHOT = re.compile(r"models--(.+)")
 _NO_NAMES = {"", "model", "ggml-model", "gguf", "weights", "pytorch_model", "consolidated"}
 
 
+def gguf_stem(path: Path) -> str:
+    """Of a GGUF file, or of all the parts whose first it is: without the suffix."""
+    return _SPLIT.sub("", path.stem)
+
+
 def gguf_title(path: Path, general_name: object) -> str:
     """Of a GGUF file: its name without what says how its weights are stored; else general.name; else its folder's."""
-    stem = _ENCODING.sub("", _SPLIT.sub("", path.stem))
+    stem = _ENCODING.sub("", gguf_stem(path))
     if stem.lower() not in _NO_NAMES:
         return stem
     if isinstance(general_name, str) and general_name.strip():

@@ -1,6 +1,7 @@
 """Threads that all CPU engines of a process run their steps on, one at a time."""
 
 import ctypes
+import os
 from types import TracebackType
 
 from llmc.runtime.errors import InvalidParameter, NotEnoughMemory
@@ -30,6 +31,13 @@ class SharedThreads:
         if count != self._count:
             raise InvalidParameter(f"engines that share threads use equally many, got {count} and {self._count}")
         return self._pool
+
+    def keep_caller(self) -> None:
+        """The calling thread, which runs the steps, keeps to the CPU that the others leave to it, as they keep to
+        theirs (templates/cpu/threads.h). For a process that does nothing else."""
+        usable = sorted(os.sched_getaffinity(0))
+        if self._pool is not None and len(usable) == self._count:
+            os.sched_setaffinity(0, usable[:1])
 
     def close(self) -> None:
         """Closing again changes nothing."""

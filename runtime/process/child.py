@@ -67,6 +67,7 @@ def serve(link: socket.socket) -> int:
             start = read_as(Start, messages[0][1])
             threads = stack.enter_context(SharedThreads())  # closed after the engines
             servings = {name: load(folder, start, threads, stack) for name, folder in start.folders.items()}
+            threads.keep_caller()
         except RuntimeFailure as error:
             link.sendall(frame("refused", plain_failure(error)))
             return 2

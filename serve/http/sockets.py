@@ -45,6 +45,18 @@ def open_unix_socket(path: Path) -> socket.socket:
     return listening
 
 
+def remove_unix_socket(path: Path, identity: tuple[int, int]) -> None:
+    """If it is still the one that was opened here; another server may have taken the name."""
+    with contextlib.suppress(FileNotFoundError):
+        if identity == identity_of(path):
+            path.unlink()
+
+
+def identity_of(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
+
 def url(listening: socket.socket) -> str:
     """Where clients reach it."""
     if listening.family == socket.AF_UNIX:

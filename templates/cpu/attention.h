@@ -52,6 +52,7 @@ LLMC_INLINE void each_tile(const AttentionShape& shape, const AttentionBatch& ba
   const int rows = u.tokens * group;
   for (int first = 0; first < rows; first += QUERY_ROWS) {
     QueryTile t;
+    t.first = first == 0;
     t.rows = rows - first < QUERY_ROWS ? rows - first : QUERY_ROWS;
     for (int r = 0; r < t.rows; ++r) {
       t.row[r] = u.first + (first + r) / group;

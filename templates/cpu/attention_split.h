@@ -51,6 +51,7 @@ constexpr int Q_STEP = 4;  // q is padded with zeros to what any cache reads at 
 
 // The rows of one tile: the same sequence and kv head.
 struct QueryTile {
+  bool first;                                        // of its unit
   int rows;
   int row[QUERY_ROWS], head[QUERY_ROWS];             // row of q and out, query head
   int64_t position[QUERY_ROWS], low[QUERY_ROWS];     // attends to low .. position
@@ -72,7 +73,9 @@ template <class Kv> struct AttentionJob {
     const int64_t q_stride = round_up(slot.d, Q_STEP);
     for (int64_t p = from; p < to; p += BLOCK) {
       const uint8_t* k = head_at(p);
-      const uint8_t* next = p + BLOCK < to ? head_at(p + BLOCK) : k;
+      const uint8_t *next = p + BLOCK < to ? head_at(p + BLOCK) : k, *v = k + Kv::k_bytes(slot.d);
+      if (t.first)  // V, which follows: by the time that the scores are there, it is
+        for (int64_t i = 0; i < Kv::v_bytes(slot.dv); i += 64) prefetch_l2(v + i);
       with_rows<1, QUERY_ROWS>(t.rows, [&](auto rows) __attribute__((always_inline)) {
         score_tile<Kv, decltype(rows)::value>(k, q_tile, q_stride, slot.d, next, &out[0][p % SPLIT], SPLIT);
       });

@@ -16,6 +16,8 @@
 #else
 #include "tile_bf16.h"
 #include "tile_f32.h"
+#endif
+#if !defined(LLMC_AVX2) || defined(LLMC_VNNI)
 #include "tile_int8.h"
 #endif
 #include "tile_codes.h"
@@ -29,6 +31,9 @@
 #endif
 
 namespace llmc {
+
+constexpr int64_t CODES_AHEAD = 8192;  // bytes from low-bit weights to those that a call of few rows fetches meanwhile
+constexpr int STREAMED_ROWS = 4;       // of such a call: memory gives one panel after the other faster than two at once
 
 struct Weights {
   const void *panels, *scales, *offsets;  // scales and offsets as the format says, or null
@@ -121,10 +126,9 @@ template <class F, class Epilogue> struct LinearCall {
     }
   }
 
-  // The first blocks fetch the next panels by turns, a single one what comes next or, where they are near, those too.
+  // The first blocks fetch the next panels by turns, a single one what comes next in memory.
   inline void quant_block(int64_t row, int64_t end, int64_t panel, int panels) const {
     constexpr int MOST = BlockKernel<F, 1>::ROWS, TURNS = 4;
-    constexpr int64_t NEAR_BYTES = 32 << 10;  // that fit L1 beside what is read
     alignas(64) float out[MOST * OUT_STRIDE];
     const int64_t blocks = (end - row + MOST - 1) / MOST, turns = blocks < TURNS ? blocks : TURNS;
     const int64_t turn = round_up(F::pad_k(w.k) / turns, 64), next = panels * panel_bytes;
@@ -132,7 +136,7 @@ template <class F, class Epilogue> struct LinearCall {
       const int rows = even_rows(end - row, MOST);
       const QuantBlock b{(const uint8_t*)w.panels + panel * panel_bytes, F::scales(w.scales, panel, w.k),
                          F::offsets(w.offsets, panel, w.k), operand + row * row_bytes, w.k, rows,
-                         blocks > 1 || next <= NEAR_BYTES ? next : LLMC_PREFETCH_BYTES, from, from + turn, out};
+                         blocks > 1 ? next : CODES_AHEAD, from, from + turn, out};
       if (TILE_PANELS == 1 || panels == 1) BlockKernel<F, 1>::run(b);
       else BlockKernel<F, TILE_PANELS>::run(b);
       finish_tile<F>(w, out, row, rows, panel, panels, epilogue);
@@ -162,7 +166,7 @@ __attribute__((noinline)) void linear(const Weights& w, const void* operand, int
   const int64_t panels = (w.n + PANEL - 1) / PANEL, chunk = row_chunk(rows, F::row_bytes(w.k));
   const LinearCall<F, Epilogue> call{w, (const uint8_t*)operand, epilogue, F::panel_bytes(w.k), F::row_bytes(w.k)};
   int64_t unit, last;
-  int most = TILE_PANELS;
+  int most = IS_QUANT<F> && rows <= STREAMED_ROWS ? 1 : TILE_PANELS;
 #if defined(LLMC_AMX)
   AmxShape shape;
   const bool amx = AmxFormat<F>::usable && rows >= AMX_LEAST_ROWS;

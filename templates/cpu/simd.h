@@ -179,5 +179,6 @@ LLMC_INLINE void finish_here(i32x16& x) {
 #endif
 }
 LLMC_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
+LLMC_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace llmc

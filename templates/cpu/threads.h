@@ -4,12 +4,16 @@
 //   pool_run(pool, step, args);     // the caller is worker 0; returns when every worker is through
 //
 // A kernel is a plain function that every worker calls with its Worker; it takes the share of the work that its
-// (id, count) says. Shares never change results. A barrier spins a little and then sleeps in the kernel, so a machine
-// with fewer free cores than threads does not collapse. While a step runs, each worker has denormals flushed to zero
+// (id, count) says. Shares never change results. A barrier spins a little, then offers its core to whoever wants it,
+// perhaps the thread that it waits for, and at last sleeps: a machine with fewer free cores than threads does not
+// collapse. Where there are as many threads as CPUs that may be used, each thread that is started keeps to one of them:
+// the kernel may put two on one CPU after another process has run for a moment, and leave another CPU idle for
+// milliseconds, while all wait for one. While a step runs, each worker has denormals flushed to zero
 // (results and inputs): canonical bf16 arithmetic is defined so (linear.h), and no input makes a kernel slow.
 #pragma once
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -24,7 +28,8 @@
 namespace llmc {
 
 constexpr int MAX_THREADS = 1024;  // as runtime/cpu/limits.py says
-constexpr int SPIN_LIMIT = 4000;  // pauses before a waiter sleeps: about 100 us
+constexpr int SPIN_LIMIT = 200;     // pauses before a waiter offers its core to others: some 5 us
+constexpr int YIELD_LIMIT = 2000;  // offers before it sleeps: about 1 ms, as long as the next step is mostly away
 
 LLMC_INLINE void cpu_pause() {
 #if defined(__x86_64__)
@@ -65,6 +70,10 @@ LLMC_INLINE void event_wait_change(Event* e, uint32_t old) {
   for (int i = 0; i < SPIN_LIMIT; ++i) {
     if (__atomic_load_n(&e->value, __ATOMIC_ACQUIRE) != old) return;
     cpu_pause();
+  }
+  for (int i = 0; i < YIELD_LIMIT; ++i) {
+    if (__atomic_load_n(&e->value, __ATOMIC_ACQUIRE) != old) return;
+    syscall(SYS_sched_yield);
   }
   __atomic_add_fetch(&e->sleepers, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&e->value, __ATOMIC_SEQ_CST) == old) futex(&e->value, FUTEX_WAIT, old);
@@ -133,8 +142,20 @@ constexpr int ARCH_REQUEST_PERMISSION = 0x1023, XFEATURE_TILE_DATA = 18;
 inline bool allow_tiles() { return syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, XFEATURE_TILE_DATA) == 0; }
 #endif
 
+// Of the calling thread, which is worker `id` of `count`.
+inline void keep_to_cpu(int id, int count) {
+  cpu_set_t usable, own;
+  if (sched_getaffinity(0, sizeof usable, &usable) || CPU_COUNT(&usable) != count) return;
+  int cpu = 0;
+  for (int before = 0; !CPU_ISSET(cpu, &usable) || before++ < id;) ++cpu;
+  CPU_ZERO(&own);
+  CPU_SET(cpu, &own);
+  sched_setaffinity(0, sizeof own, &own);  // refused: it stays as it is
+}
+
 inline void* worker_main(void* arg) {
   const Worker& worker = *(const Worker*)arg;
+  keep_to_cpu(worker.id, worker.count);
   uint32_t seen = 0;
   for (;;) {
     event_wait_change(&worker.pool->started, seen++);

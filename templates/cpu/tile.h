@@ -42,7 +42,9 @@ template <class F> constexpr int MOST_ROWS = TILE_ROWS;
 constexpr int TILE_MOST_ROWS = 4;
 template <> inline constexpr int MOST_ROWS<F32> = TILE_MOST_ROWS;
 template <> inline constexpr int MOST_ROWS<Bf16> = TILE_MOST_ROWS;
+#if !defined(LLMC_VNNI)  // else tile_int8.h
 template <int G> inline constexpr int MOST_ROWS<Int8<G>> = TILE_MOST_ROWS;
+#endif
 #endif
 
 struct Tile {

@@ -116,6 +116,7 @@ template <int R, int P> struct TileKernel<Bf16, R, P> {
   }
 };
 
+#if !defined(LLMC_VNNI)
 template <int G, int R, int P> struct TileKernel<Int8<G>, R, P> {
   using F = Int8<G>;
   static constexpr int V = AVX2_VECTORS<R>;
@@ -185,6 +186,7 @@ template <int G, int R, int P> struct TileKernel<Int8<G>, R, P> {
       }
   }
 };
+#endif
 
 #undef LLMC_YMM
 #undef LLMC_STEPS

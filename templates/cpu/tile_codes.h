@@ -48,7 +48,8 @@ template <class F, int R, int P> struct CodesKernel {
 
   const QuantBlock t;  // a copy: results are stored through pointers that could be to the original
   int32_t* const spare;  // [R][OUT_STRIDE], for sums of pairs
-  const int64_t panel = F::panel_bytes(t.k), stride = O::row_bytes(t.k), padded = F::pad_k(t.k), scale_panel = F::groups(t.k) * PANEL;
+  const int64_t panel = F::panel_bytes(t.k), stride = O::row_bytes(t.k), padded = F::pad_k(t.k);
+  const int64_t scale_panel = F::groups(t.k) * PANEL;
   const int64_t scales_ahead = GROUP ? t.ahead * 8 / C::BITS / (GROUP ? GROUP : 1) : 0;  // numbers, as far as weights
   const int64_t zeros = padded + 4 * O::groups(t.k);
 
@@ -85,7 +86,8 @@ template <class F, int R, int P> struct CodesKernel {
     load_again();  // in unrolled steps, operands come when they are needed
     LLMC_ROWS LLMC_VECTORS finish_here(acc[r][v]);
 #else
-    LLMC_VECTORS LLMC_UNROLL for (int s = 0; s < STEPS; ++s) {  // products need registers: one vector of weights at a time
+    // Products need registers: one vector of weights at a time.
+    LLMC_VECTORS LLMC_UNROLL for (int s = 0; s < STEPS; ++s) {
       i32x16 b[STEPS];
       load_and_fetch(w, v, ahead, b);
       LLMC_ROWS {

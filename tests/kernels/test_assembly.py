@@ -13,10 +13,8 @@ from llmc.codegen.cpu.toolchain import compile_library, find_toolchain
 from tests.kernels.conftest import harness_sources
 
 SPILL = re.compile(r"\bvmov\w*\s+%[xyz]mm\d+, .*\(%r[sb]p\b")
-KERNELS = re.compile(
-    r"^(_ZN4llmc\w*?(?:4tile|10codes_tile|12widened_tile|8amx_tile|10score_tile|10value_tile)I\w+):[^\n]*$(.*?)^\.Lfunc_end",
-    re.M | re.S,
-)
+TILES = "4tile|10codes_tile|12widened_tile|14widened_direct|8amx_tile|10score_tile|10value_tile"
+KERNELS = re.compile(rf"^(_ZN4llmc\w*?(?:{TILES})I\w+):[^\n]*$(.*?)^\.Lfunc_end", re.M | re.S)
 
 
 def assembly(target_name: str, unit: str, folder: Path) -> str:

@@ -72,6 +72,18 @@ def dequantised(kind: Kind, blocks: Bytes) -> NDArray[np.float32]:
         return gguf.dequantize(blocks, kind)
 
 
+def test_every_type_is_in_the_table_of_formats() -> None:
+    """Integers and doubles are no formats of weights."""
+    types = {kind.name for kind in Kind} - {"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"}
+    known = {kind.name for kind in gguf.quants._type_traits}
+    stated = {row.form: row for row in GGUF if row.form in types}
+    assert stated.keys() == types
+    assert {name: row.numbers for name, row in stated.items() if row.numbers} == {
+        kind.name: format_.numbers for kind, format_ in FORMATS.items()
+    }
+    assert {name for name, row in stated.items() if row.refused} == types - known
+
+
 @pytest.mark.parametrize("kind", FORMATS, ids=[kind.name for kind in FORMATS])
 def test_parts_stand_for_the_values_of_the_blocks(tmp_path: Path, kind: Kind) -> None:
     """To the bit, but for the sign of zeros; in order of rows, and by ranges of rows."""

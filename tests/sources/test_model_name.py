@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmc.compiler.sources.model_name import folder_title, gguf_title
+from llmc.compiler.sources.model_name import folder_title, gguf_stem, gguf_title
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,8 @@ def test_folders(folder: str, title: str, tmp_path: Path) -> None:
     path.mkdir(parents=True)
     assert folder_title(path) == title
     assert folder_title(path / ".." / path.name) == title
+
+
+def test_parts_are_of_one_stem() -> None:
+    assert gguf_stem(Path("a/Big-70B-Q4_K_M-00001-of-00003.gguf")) == "Big-70B-Q4_K_M"
+    assert gguf_stem(Path("Qwen3-0.6B.Q8_0.gguf")) == "Qwen3-0.6B.Q8_0"

@@ -30,7 +30,7 @@ from llmc.compiler.sources.checkpoint import (
 from llmc.compiler.sources.errors import SourceError
 from llmc.compiler.sources.gguf.advice import INSTEAD
 from llmc.compiler.sources.gguf.blocks import FORMATS, BlockFormat
-from llmc.compiler.sources.gguf.reading import hf_names
+from llmc.compiler.sources.gguf.reading import FLOATS, hf_names
 from llmc.compiler.sources.gguf.tensor import ALL, GgufTensor, Taken
 from llmc.compiler.sources.model_config import one_line
 from llmc.ir.formats import Part
@@ -88,7 +88,7 @@ class _TransformersView:
             whole = self._read_processed(name, parts)
             return whole if rows is None else whole[rows[0] : rows[1]]
 
-        return StoredTensor(name, StoredDtype.F32, shapes[name], origin, read)
+        return StoredTensor(name, StoredDtype.F32, shapes[name], origin, read, _low_bits(parts))
 
     def _order(self, tensor: GgufTensor) -> Order | None:
         """Which row of the tensor each row of the parameter is; None where the processor does more than reorder rows,
@@ -145,7 +145,13 @@ def _reordered(name: str, tensor: GgufTensor, order: Order, origin: str) -> AnyT
     blocks = FORMATS.get(tensor.kind)
     if blocks is not None and len(tensor.shape) == 2:
         return _quantised(name, tensor, blocks, taken, origin)
-    return StoredTensor(name, StoredDtype.F32, tensor.shape, origin, lambda rows: tensor.dequantise(taken(rows)))
+    read = lambda rows: tensor.dequantise(taken(rows))  # noqa: E731
+    return StoredTensor(name, StoredDtype.F32, tensor.shape, origin, read, _low_bits([tensor]))
+
+
+def _low_bits(tensors: Sequence[GgufTensor]) -> str | None:
+    names = dict.fromkeys(tensor.kind.name for tensor in tensors if tensor.kind.name not in FLOATS)
+    return "+".join(names) or None
 
 
 def _quantised(
