@@ -80,12 +80,14 @@ def nearest(groups: F32, scales: F32, offsets: Array | None, numbers: Numbers) -
 
 def quantise_input(x: F32, numbers: Numbers) -> Quantised:
     """Rows [T, K] in int8 or fp8, as kernels do it to what is computed in a step (inputs of linears, keys and values):
-    scale = max|x| / the largest code, code = x * (the largest code / max|x|) to nearest even."""
+    scale = max|x| / the largest code, code = x * (the largest code / max|x|) to nearest even; denormals of fp8 are zeros."""
     limit = np.float32(_LARGEST[numbers.element])
     groups = _grouped(x, numbers.group)
     largest = np.abs(groups).max(-1)
     inverse = np.divide(limit, largest, out=np.zeros_like(largest), where=largest >= SMALLEST)
     codes = nearest_codes(groups * inverse[..., None], numbers.element).astype(NUMPY[numbers.element])
+    if numbers.element is DType.F8_E4M3:
+        codes = np.where(codes & 0x7F < 8, codes & 0x80, codes).astype(np.uint8)
     scales = np.where(largest >= SMALLEST, largest / limit, np.float32(0))
     return Quantised(numbers, codes.reshape(len(x), -1)[:, : x.shape[1]], scales)
 

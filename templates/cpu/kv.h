@@ -81,7 +81,7 @@ LLMC_INLINE void write_head(KvF32, const float* k, const float* v, int d, int dv
   for (int i = 0; i < dv; ++i) vv[i] = v[i];
 }
 
-// Sixteen f32 to codes, a byte in each lane: nearest even; at most LARGEST in size.
+// Sixteen f32 to codes, a byte in each lane: nearest even; at most LARGEST in size. What e4m3 has denormals for is zero.
 template <bool FP8> LLMC_INLINE i32x16 kv_codes(f32x16 x) {
   if constexpr (!FP8) return and_i32(to_i32(x), splat_i32(0xff));
   const i32x16 u = bits(x), magnitude = bits(abs(x));
@@ -90,17 +90,16 @@ template <bool FP8> LLMC_INLINE i32x16 kv_codes(f32x16 x) {
   const i32x16 normal = sub_i32(rounded, splat_i32(120 << 3));      // exponents are biased by 7 instead of 127
   const i32x16 small = to_i32(abs(x) * 512.0f);                     // below 2^-6: steps of 2^-9
   const mask16 is_small = lt(abs(x), 0x1p-6f);
-  const i32x16 code = bits(select(is_small, from_bits(small), from_bits(normal)));
+  const i32x16 found = bits(select(is_small, from_bits(small), from_bits(normal)));
+  const i32x16 code = bits(select(lt_i32(found, splat_i32(8)), from_bits(splat_i32(0)), from_bits(found)));
   return or_i32(code, and_i32(shift_right<24>(u), splat_i32(0x80)));
 }
 // Byte J of each lane as f32.
 template <bool FP8, int J> LLMC_INLINE f32x16 kv_values(i32x16 codes) {
   if constexpr (!FP8) return to_f32(shift_right<24>(shift_left<24 - 8 * J>(codes)));
-  const i32x16 top = shift_left<24 - 8 * J>(codes);                 // the byte's sign is the lane's
-  const i32x16 magnitude = and_i32(shift_right<24>(top), splat_i32(0x7f));
-  const f32x16 small = to_f32(magnitude) * 0x1p-9f;
-  const f32x16 normal = from_bits(add_i32(shift_left<20>(magnitude), splat_i32(120 << 23)));
-  return copysign(select(lt_i32(magnitude, splat_i32(8)), small, normal), from_bits(top));
+  // The sign goes to the top, exponent and mantissa to where f32 has them; no code is a denormal.
+  const i32x16 scaled = and_i32(shift_right<4>(shift_left<24 - 8 * J>(codes)), splat_i32((int32_t)0x87f00000u));
+  return from_bits(scaled) * 0x1p120f;  // exponents are biased by 7 instead of 127
 }
 
 // One head's vector to bytes `stride` apart, four of each `run` bytes together; returns its scale, NaN where x is not finite.
