@@ -80,7 +80,7 @@ def nearest(groups: F32, scales: F32, offsets: Array | None, numbers: Numbers) -
 
 def quantise_input(x: F32, numbers: Numbers) -> Quantised:
     """Rows [T, K] in int8 or fp8, as kernels do it to what is computed in a step (inputs of linears, keys and values):
-    scale = max|x| / the largest code, code = x * (the largest code / max|x|) to nearest even; fp8's denormals are zeros."""
+    scale = max|x| / the largest code, code = x * (the largest code / max|x|) to nearest even; of fp8 no denormals."""
     limit = np.float32(_LARGEST[numbers.element])
     groups = _grouped(x, numbers.group)
     largest = np.abs(groups).max(-1)
