@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from llmc.compiler.build import BuildOptions, build
 from llmc.compiler.sources.demo import fetch_demo
@@ -122,7 +123,13 @@ def check_preemption(folder: Path, given: Sequence[Ask]) -> None:
         assert [answer(completion) for completion in found] == expected
 
 
-@pytest.mark.parametrize("scheme", CPU_SCHEMES, ids=str)
+def some(schemes: Sequence[Scheme]) -> list[ParameterSet]:
+    """Those whose kernels differ most; the others with --soak."""
+    quick = {"f32", "bf16", "int8", "int4g64", "fp8"}
+    return [pytest.param(s, marks=() if str(s) in quick else pytest.mark.soak, id=str(s)) for s in schemes]
+
+
+@pytest.mark.parametrize("scheme", some(CPU_SCHEMES))
 def test_answers_of_a_tiny_model(scheme: Scheme, engines: Engines) -> None:
     _, source = engines.model("mistral", **SIZES)
     folder = engines.engine(source, scheme)
@@ -146,7 +153,7 @@ def test_logits_of_chunks(engines: Engines) -> None:
     _, source = engines.model("mistral", **SIZES)
     rng = random.Random(5)
     ids = [rng.randrange(SIZES["vocab_size"]) for _ in range(200)]
-    for scheme in CPU_SCHEMES:
+    for scheme in map(Scheme.named, ("f32", "bf16", "int8", "int4", "fp8")):
         with Engine.load(engines.engine(source, scheme), threads=2, max_rows=200) as engine:
             expected = engine.logits(ids).tobytes()
             for _ in range(4):
