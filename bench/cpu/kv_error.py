@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--contexts", default="512,2048,4096")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=20, help="of decode, in a round")
     args = parser.parse_args()
     model = args.model or str(fetch_demo("smollm2"))
     contexts = [int(n) for n in args.contexts.split(",")]
@@ -80,7 +81,7 @@ def main() -> None:
         for kv in KINDS:
             out = Path(folder) / KV_NAMES[kv]
             build(BuildOptions(model, out, scheme=Scheme.named(args.dtype), kv=kv, certify=0), Progress())
-            engines[kv] = Engine.load(out, threads=2, max_seq_len=max(contexts) + 64, max_batch=args.batch)
+            engines[kv] = Engine.load(out, threads=2, max_seq_len=max(contexts) + args.steps + 8, max_batch=args.batch)
         text = engines[DType.BF16].encode(held_out())
         ids = (text * -(-max(contexts) // len(text)))[: max(contexts)]
         print(f"{Path(model).name}, weights in {args.dtype}; per token: ", end="")
@@ -89,7 +90,10 @@ def main() -> None:
             found = {kv: log_probabilities(engine, ids[:context]) for kv, engine in engines.items()}
             for kv in KINDS[1:]:
                 print(f"context {context:5} {KV_NAMES[kv]:5} {compare(found[DType.BF16], found[kv])}")
-        rounds = [{kv: decode_seconds(e, ids, args.batch, 20) for kv, e in engines.items()} for _ in range(args.rounds)]
+        rounds = [
+            {kv: decode_seconds(e, ids, args.batch, args.steps) for kv, e in engines.items()}
+            for _ in range(args.rounds)
+        ]
         for kv in KINDS:
             seconds = statistics.median(one[kv] for one in rounds)
             ratio = statistics.median(one[DType.BF16] / one[kv] for one in rounds)

@@ -12,7 +12,7 @@ from tests.bench.test_scripts import ROOT, SCRIPTS
 
 COMMANDS = {  # ENGINE, MODEL and OUT are put in
     "build.py": "MODEL OUT/built.engine f32",
-    "cpu/kv_error.py": "--model MODEL --dtype f32 --contexts 100 --batch 2 --rounds 1",
+    "cpu/kv_error.py": "--model MODEL --dtype f32 --contexts 90 --batch 2 --rounds 1 --steps 4",
     "cpu/kernel_speed.py": "--target x86-64-v3 --threads 1 --rounds 2 --formats f32 --rows 1 --shapes qkv",
     "cpu/limits.py": "--threads 1 --mb 1 --json OUT/limits.json",
     "cpu/sampling_speed.py": "--target x86-64-v3 --rows 1",
