@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from llmc.compiler.envelope import limits_of, model_length
 from llmc.compiler.held import dtypes_of, rounded_again
 from llmc.compiler.progress import BYTES, Progress
 from llmc.compiler.quality.calibrated import Calibrating
+from llmc.compiler.quality.formats import Choice
 from llmc.compiler.report import build_report, roofline_of
 from llmc.compiler.report_page import render_page
 from llmc.compiler.sources.model_source import ModelSource
@@ -34,7 +35,7 @@ from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin
 from llmc.ir.ops.kernel import PackedLinear, Sample
 from llmc.ir.printer import print_graph
-from llmc.passes.pipeline import run_pipeline
+from llmc.passes.pipeline import Pipeline, run_pipeline
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
 from llmc.runtime.errors import InvalidParameter
@@ -54,27 +55,11 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     source = open_shapes(Path(options.model)) if options.hollow else open_source(options.model)
     decided = decide_tokens(source)
     limits = limits_of(options, source)
-    layouts = {target.layout: None for target in targets.values()}
-    pipelines = {layout: options.pipeline(_num_valid_tokens(source), layout) for layout in layouts}
-    progress.stage("capturing the graph")
-    captured = capture(source)
-    choice = None
-    if options.quality is not None or options.gptq:
-        calibrating = Calibrating.load(options, source, limits, progress)
-        if options.quality is not None:
-            choice = calibrating.choose(options.quality, captured, next(iter(pipelines.values())))
-            others, num_valid = choice.others, _num_valid_tokens(source)
-            pipelines = {layout: options.pipeline(num_valid, layout, others) for layout in layouts}
-        if options.gptq:
-            captured = calibrating.round(captured, next(iter(pipelines.values())))
-    dump = _Dump(options.dump_ir)
-    dump("captured", captured.graph)
+    plan = _planned(options, source, limits, progress)
+    captured = plan.captured
     progress.stage("optimising")
-    logs = {layout: RuleLog() for layout in pipelines}
-    entries = {
-        layout: run_pipeline(captured.graph, pipeline, logs[layout], dump.of(layout, len(pipelines)))
-        for layout, pipeline in pipelines.items()
-    }
+    logs = {layout: RuleLog() for layout in plan.pipelines}
+    entries = _optimised(plan, logs, options.dump_ir)
     for target in targets.values():
         _check_schemes(target, entries[target.layout])
     progress.stage("generating kernels")
@@ -91,25 +76,71 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     facts = _facts(options, limits, source, decided.tokens, captured, parts[0].entries[0], placed, builders.values())
     by_target = {name: logs[target.layout] for name, target in targets.items()}
     notices = [*decided.notices, *source.notices, *rounded_again(where, captured.checkpoint)]
-    report = build_report(facts, by_target, reports, source, captured, notices, choice)
-    total = sum(w.num_bytes for w in placed)
-    written = 0
-
-    def advance(num_bytes: int) -> None:
-        nonlocal written
-        if not written:
-            progress.stage("packing weights")
-        written += num_bytes
-        progress.amount(written, total, BYTES)
-        if written == total:
-            progress.stage("taking checksums, flushing to disk")
-
+    report = build_report(facts, by_target, reports, source, captured, notices, plan.choice)
     pages = {"report.json": to_json(report), "report.html": render_page(report)}
     contents = Contents(facts, parts, placed, _texts(source) | pages)
     if options.hollow:
         return write_hollow(options.out, contents, captured.buffers)
     certifying = Certifying(source, options, lambda out: _of_this_cpu(options, out, progress), progress)
-    return write_engine(options.out, contents, captured, advance, certifying.finish)
+    packed = _Packed(progress, sum(w.num_bytes for w in placed))
+    return write_engine(options.out, contents, captured, packed.advance, certifying.finish)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be built: the graph, the passes for each layout of weights, and why formats are as they are."""
+
+    captured: Captured
+    pipelines: Mapping[WeightLayout, Pipeline]
+    choice: Choice | None
+
+
+def _planned(options: BuildOptions, source: ModelSource, limits: Limits, progress: Progress) -> _Plan:
+    """The graph captured, formats chosen and weights rounded by calibration where that is asked for."""
+    layouts = dict.fromkeys(target.layout for target in options.targets.values())
+    num_valid = _num_valid_tokens(source)
+    pipelines = {layout: options.pipeline(num_valid, layout) for layout in layouts}
+    progress.stage("capturing the graph")
+    captured = capture(source)
+    if options.quality is None and not options.gptq:
+        return _Plan(captured, pipelines, None)
+    calibrating = Calibrating.load(options, source, limits, progress)
+    choice = None
+    if options.quality is not None:
+        choice = calibrating.choose(options.quality, captured, next(iter(pipelines.values())))
+        pipelines = {layout: options.pipeline(num_valid, layout, choice.others) for layout in layouts}
+    if options.gptq:
+        captured = calibrating.round(captured, next(iter(pipelines.values())))
+    return _Plan(captured, pipelines, choice)
+
+
+def _optimised(
+    plan: _Plan, logs: Mapping[WeightLayout, RuleLog], dump_ir: Path | None
+) -> dict[WeightLayout, list[Graph]]:
+    """The final graphs of prefill and decode for each layout."""
+    dump = _Dump(dump_ir)
+    dump("captured", plan.captured.graph)
+    return {
+        layout: run_pipeline(plan.captured.graph, pipeline, logs[layout], dump.of(layout, len(plan.pipelines)))
+        for layout, pipeline in plan.pipelines.items()
+    }
+
+
+@dataclass
+class _Packed:
+    """Tells how much of the weights is written."""
+
+    progress: Progress
+    total: int
+    written: int = 0
+
+    def advance(self, num_bytes: int) -> None:
+        if not self.written:
+            self.progress.stage("packing weights")
+        self.written += num_bytes
+        self.progress.amount(self.written, self.total, BYTES)
+        if self.written == self.total:
+            self.progress.stage("taking checksums, flushing to disk")
 
 
 def _of_this_cpu(options: BuildOptions, out: Path, progress: Progress) -> Manifest:
