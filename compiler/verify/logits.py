@@ -145,13 +145,19 @@ def _positions(ids: list[int], ours: Logits, theirs: Logits) -> Positions:
         a, b = ours[at].astype(np.float64), theirs[at].astype(np.float64)
         log_a, log_b = _log_softmax(a), _log_softmax(b)
         top = np.partition(b, -2, axis=1)[:, -2:]
-        table["error"][at] = np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)
+        table["error"][at] = _relative(np.linalg.norm(a - b, axis=1), np.linalg.norm(b, axis=1))
         table["kl"][at] = (np.exp(log_b) * (log_b - log_a)).sum(1)
         table["same"][at] = a.argmax(1) == b.argmax(1)
         table["gap"][at] = top[:, 1] - top[:, 0]
         table["ours"][at] = np.take_along_axis(log_a, following[at, None], 1)[:, 0]
         table["theirs"][at] = np.take_along_axis(log_b, following[at, None], 1)[:, 0]
     return table
+
+
+def _relative(error: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """No error of nothing is none; any is infinite."""
+    of_nothing = np.where(error == 0, 0.0, np.inf)
+    return np.divide(error, whole, out=of_nothing, where=whole != 0)
 
 
 def _text_result(table: Positions) -> TextResult:

@@ -164,6 +164,9 @@ def test_figures_of_logits_that_are_known() -> None:
     assert verdict.reference_perplexity == pytest.approx(2)
     assert verdict.perplexity == pytest.approx((0.75 * 0.25 * 0.5 * 0.5) ** -0.25)
     assert compare([[1]], lambda ids: even[:1], lambda ids: even[:1]).perplexity is None
+    nothing = np.zeros_like(even)  # of a model whose head is all zero
+    assert compare([[0, 1, 1]], lambda ids: nothing, lambda ids: nothing).relative_error == 0
+    assert compare([[0, 1, 1]], lambda ids: odd, lambda ids: nothing).relative_error == np.inf
 
 
 def test_a_build_says_what_the_models_files_disagree_about(damaged: Path, llmc: Commands, tmp_path: Path) -> None:
