@@ -72,13 +72,13 @@ class Calibrating:
         options = self.options
         schemes = [options.scheme, *_with_kernels(finer(options.scheme), options.targets)]
         self.progress.stage("measuring what each linear's bits are worth")
-        calibrating = Calibration(self.model.module, self._sequences(formats.TOKENS), self.model.names)
         text = "built in" if options.calibrate is None else options.calibrate.name
         told = partial(self.progress.amount, unit="groups of linears")
         units = units_of(run_until_formats(captured.graph, pipeline))
         try:
+            calibrating = Calibration(self.model.module, self._sequences(formats.TOKENS), self.model.names)
             return formats.choose_formats(units, schemes, calibrating, budget, text, told)
-        except OverBudget as error:
+        except (OverBudget, VerificationError) as error:
             raise BuildError(f"--quality {error}") from error
 
     def round(self, captured: Captured, pipeline: Pipeline) -> Captured:
