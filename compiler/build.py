@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,9 @@ from llmc.ir.formats import Part, WeightLayout
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin
 from llmc.ir.ops.kernel import PackedLinear, Sample
+from llmc.ir.ops.reduce import Linear
 from llmc.ir.printer import print_graph
-from llmc.passes.pipeline import run_pipeline
+from llmc.passes.pipeline import Pipeline, run_pipeline, run_until_formats
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
 from llmc.runtime.errors import InvalidParameter
@@ -58,6 +60,7 @@ def build(options: BuildOptions, progress: Progress) -> Manifest:
     pipelines = {layout: options.pipeline(_num_valid_tokens(source), layout) for layout in layouts}
     progress.stage("capturing the graph")
     captured = capture(source)
+    _check_named(options, captured.graph, next(iter(pipelines.values())))
     choice = None
     if options.quality is not None or options.gptq:
         calibrating = Calibrating.load(options, source, limits, progress)
@@ -133,6 +136,18 @@ class _Dump:
         self.folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self.folder.glob("*.llmc"))
         (self.folder / f"{number:02}-{self.prefix}{name}.llmc").write_text(print_graph(graph))
+
+
+def _check_named(options: BuildOptions, graph: Graph, pipeline: Pipeline) -> None:
+    """Refuses patterns that name no linear: what they ask for would not be done."""
+    if not options.at:
+        return
+    nodes = run_until_formats(graph, pipeline).nodes
+    modules = dict.fromkeys(node.loc for node in nodes if isinstance(node.op, Linear))
+    for at in options.at:
+        if not any(fnmatchcase(module, at.module) for module in modules):
+            some = ", ".join(list(modules)[:3])
+            raise BuildError(f"--at {at.module}={at.scheme}: no linear has such a name; there are {some} ...")
 
 
 def _check_schemes(target: Backend, entries: Sequence[Graph]) -> None:

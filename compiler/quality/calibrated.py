@@ -60,6 +60,7 @@ class Calibrating:
             ids = ours.encode(calibration() if given is None else read_text(given))[len(prefix) :]
             if len(ids) + len(prefix) < longest:
                 raise BuildError(f"--calibrate {given}: {len(ids)} tokens, at least {longest} expected")
+            spread(ids, prefix, longest, longest)  # or it is refused before the source is loaded
             return cls(options, source, source_model(source), ids, prefix, longest, progress)
         except VerificationError as error:
             raise BuildError(f"--quality, --gptq: {error}") from error
