@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmc.compiler.verify.errors import VerificationError
-from llmc.ir.formats import Scheme
+from llmc.ir.formats import KV_NAMES, Scheme
 from llmc.ir.types import DType
 
 
@@ -23,7 +23,7 @@ class Closeness:
     mean_kl: float
 
 
-# Both grow with the rounding step of a linear's weights, KL with its square: 2^-24, 2^-11, 2^-8, 2^-7, 2^-4, 2^-3 of
+# Both grow with the rounding step of a linear's weights, or of keys and values, KL with its square: 2^-24, 2^-11, 2^-8, 2^-7, 2^-4, 2^-3 of
 # the largest in a group. How far from these bounds a model is, the table shows: 2^-4 and 2^-12 for SmolLM2-135M in
 # bf16, 2^-1 and 2^-6 in int8.
 BOUNDS = {
@@ -83,16 +83,19 @@ class Verdict:
         return asdict(self)
 
 
-def too_far(verdict: Verdict, schemes: Collection[Scheme]) -> str | None:
-    """Why the logits are not those of the model in linears of these formats, or None."""
-    bounds = [BOUNDS.get(scheme.weight.element, _FOUR_BITS) for scheme in schemes]
+def too_far(verdict: Verdict, schemes: Collection[Scheme], kept: Collection[DType]) -> str | None:
+    """Why the logits are not those of the model in linears of these formats, with keys and values kept in these, or
+    None."""
+    rounded = [*(scheme.weight.element for scheme in schemes), *kept]
+    bounds = [BOUNDS.get(element, _FOUR_BITS) for element in rounded]
     error, kl = max(b.relative_error for b in bounds), max(b.mean_kl for b in bounds)
     for name, found, most in (
         ("relative logit error", verdict.relative_error, error),
         ("mean KL", verdict.mean_kl, kl),
     ):
         if not found <= most:  # NaN is not close
-            return f"{name} is {found:.1e}, expected at most {most:.1e} of {', '.join(map(str, schemes))}"
+            formats = ", ".join([*map(str, schemes), *(f"keys and values in {KV_NAMES[dtype]}" for dtype in kept)])
+            return f"{name} is {found:.1e}, expected at most {most:.1e} of {formats}"
     return None
 
 
