@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,8 +35,10 @@ from llmc.ir.formats import Part, WeightLayout
 from llmc.ir.graph import Graph
 from llmc.ir.ops.constant import Origin
 from llmc.ir.ops.kernel import PackedLinear, Sample
+from llmc.ir.ops.reduce import Linear
 from llmc.ir.printer import print_graph
-from llmc.passes.pipeline import Pipeline, run_pipeline
+from llmc.passes.choose_formats import ChooseFormats
+from llmc.passes.pipeline import Pipeline, run_pipeline, run_until_formats
 from llmc.passes.rewrite import RuleLog
 from llmc.runtime.artifact.manifest import GenerationDefaults, Limits, Manifest, ModelSummary, SpecialTokens
 from llmc.runtime.errors import InvalidParameter
@@ -102,6 +105,7 @@ def _planned(options: BuildOptions, source: ModelSource, limits: Limits, progres
     pipelines = {layout: options.pipeline(num_valid, layout) for layout in layouts}
     progress.stage("capturing the graph")
     captured = capture(source)
+    _check_modules(captured.graph, next(iter(pipelines.values())))
     if options.quality is None and not options.gptq:
         return _Plan(captured, pipelines, None)
     calibrating = Calibrating.load(options, source, limits, progress)
@@ -164,6 +168,18 @@ class _Dump:
         self.folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self.folder.glob("*.llmc"))
         (self.folder / f"{number:02}-{self.prefix}{name}.llmc").write_text(print_graph(graph))
+
+
+def _check_modules(graph: Graph, pipeline: Pipeline) -> None:
+    """BuildError for a pattern of modules that names no linear: what it asks for would not be done."""
+    patterns = [at for step in pipeline.passes if isinstance(step, ChooseFormats) for at in step.others]
+    if not patterns:
+        return
+    linears = [node.loc for node in run_until_formats(graph, pipeline).nodes if isinstance(node.op, Linear)]
+    for at in patterns:
+        if not any(map(at.names, linears)):
+            known = dict.fromkeys(re.sub(r"\.\d+\b", ".*", module) for module in linears)
+            raise BuildError(f"{at.module}={at.scheme}: no linear has such a name; there are {', '.join(known)}")
 
 
 def _check_schemes(target: Backend, entries: Sequence[Graph]) -> None:

@@ -20,6 +20,9 @@ class At:
     module: str
     scheme: Scheme
 
+    def names(self, module: str) -> bool:
+        return fnmatchcase(module, self.module)
+
 
 @dataclass(frozen=True)
 class ChooseFormats:
@@ -44,7 +47,7 @@ class ChooseFormats:
         return replace(node, op=Linear(self._named(node.loc) or self._stored(exprs.get(node.inputs[1])) or usual))
 
     def _named(self, module: str) -> Scheme | None:
-        return next((at.scheme for at in self.others if fnmatchcase(module, at.module)), None)
+        return next((at.scheme for at in self.others if at.names(module)), None)
 
     def _stored(self, weight: WeightExpr | None) -> Scheme | None:
         numbers = stored_numbers(weight) if self.as_stored and weight is not None else None

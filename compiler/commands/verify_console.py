@@ -30,6 +30,8 @@ from llmc.compiler.verify.text_path import TextPath, compare_text
 from llmc.compiler.verify.texts import sequences
 from llmc.compiler.verify.texts import texts as builtin_texts
 from llmc.ir.formats import Scheme
+from llmc.ir.types import DType
+from llmc.runtime.artifact.manifest import TargetEntry
 from llmc.runtime.artifact.strict_json import to_plain
 from llmc.runtime.errors import RuntimeFailure
 from llmc.runtime.loop.engine import Engine
@@ -45,6 +47,7 @@ class _Found:
     text: TextPath
     logits: Verdict
     schemes: tuple[Scheme, ...]
+    kept: tuple[DType, ...]
     stated: Certificate | None
     again: Certificate | None
 
@@ -60,7 +63,7 @@ class _Found:
     def reasons(self) -> list[str]:
         """Why the engine is not what it says it is."""
         text = [f"{len(self.text.disagreements)} disagreements about text"] if self.text.disagreements else []
-        far = too_far(self.logits, self.schemes)
+        far = too_far(self.logits, self.schemes, self.kept)
         return [*text, *([far] if far is not None else []), *self.other_figures]
 
     def to_json(self) -> dict[str, Any]:
@@ -103,14 +106,15 @@ def _compare(engine: Path, model: str, texts: Path | None, device: str | None, p
         progress.stage("comparing texts")
         path = compare_text(loaded, source, theirs, every, lambda done, of: progress.amount(done, of, "comparisons"))
         verdict = _logits(loaded, source, _sequences(loaded, given), progress)
-        schemes = schemes_of(engine, loaded.artifact.target)
+        target = loaded.artifact.target
+        schemes, kept = schemes_of(engine, target), _kept(target)
         again = None
         if loaded.tokenizer is not None:
             progress.stage("measuring the certificate again")
             tokens = stated.tokens if stated is not None and stated.tokens else USUAL_TOKENS
             told = partial(progress.amount, unit="tokens")
             again = measure(loaded, source_model(source), tokens, told)
-        return _Found(path, verdict, schemes, stated, again)
+        return _Found(path, verdict, schemes, kept, stated, again)
 
 
 def _logits(engine: Engine, source: ModelSource, sequences: list[list[int]], progress: Progress) -> Verdict:
@@ -125,6 +129,11 @@ def _logits(engine: Engine, source: ModelSource, sequences: list[list[int]], pro
         lambda ids: reference_logits(reference, ids),
         lambda done: progress.amount(done, total, "tokens"),
     )
+
+
+def _kept(target: TargetEntry) -> tuple[DType, ...]:
+    """What keys and values are kept in."""
+    return tuple(dict.fromkeys(DType(slot.dtype) for group in target.kv.groups for slot in group.slots))
 
 
 def _given(texts: Path) -> list[str]:

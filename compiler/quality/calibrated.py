@@ -60,6 +60,7 @@ class Calibrating:
             ids = ours.encode(calibration() if given is None else read_text(given))[len(prefix) :]
             if len(ids) + len(prefix) < longest:
                 raise BuildError(f"--calibrate {given}: {len(ids)} tokens, at least {longest} expected")
+            spread(ids, prefix, longest, longest)  # or it is refused before the source is loaded
             return cls(options, source, source_model(source), ids, prefix, longest, progress)
         except VerificationError as error:
             raise BuildError(f"--quality, --gptq: {error}") from error
@@ -72,13 +73,13 @@ class Calibrating:
         options = self.options
         schemes = [options.scheme, *_with_kernels(finer(options.scheme), options.targets)]
         self.progress.stage("measuring what each linear's bits are worth")
-        calibrating = Calibration(self.model.module, self._sequences(formats.TOKENS), self.model.names)
         text = "built in" if options.calibrate is None else options.calibrate.name
         told = partial(self.progress.amount, unit="groups of linears")
         units = units_of(run_until_formats(captured.graph, pipeline))
         try:
+            calibrating = Calibration(self.model.module, self._sequences(formats.TOKENS), self.model.names)
             return formats.choose_formats(units, schemes, calibrating, budget, text, told)
-        except OverBudget as error:
+        except (OverBudget, VerificationError) as error:
             raise BuildError(f"--quality {error}") from error
 
     def round(self, captured: Captured, pipeline: Pipeline) -> Captured:

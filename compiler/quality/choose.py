@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp2, log2
+from math import exp2, isinf, log2
 
 from llmc.compiler.quality.budget import Budget
 from llmc.compiler.quality.units import Unit
@@ -72,6 +72,11 @@ def choose(measured: Sequence[Measured], base: Scheme, budget: Budget) -> list[C
                 raise OverBudget(f"kl={budget.kl:g}: the finest formats come to {least:.2g}: allow more")
             break
         chosen[at] = best
+    for c in chosen:
+        if isinf(c.kl):
+            raise OverBudget(
+                f"{budget}: {', '.join(c.unit.modules)} in {c.scheme} has values beyond its scales: allow more"
+            )
     return chosen
 
 
@@ -80,14 +85,14 @@ def _best(measured: Sequence[Measured], chosen: Sequence[Chosen], budget: Budget
     weights = sum(c.unit.num_weights for c in chosen)
     left = float("inf") if budget.bits is None else budget.bits * weights - sum(c.num_bits for c in chosen)
     found: tuple[int, Chosen | None] = (0, None)
-    most: int | None = None
+    most: float | None = None
     for at, (m, now) in enumerate(zip(measured, chosen, strict=True)):
         for scheme, kl in m.kl.items():
             better = Chosen(m.unit, scheme, kl)
             more = better.num_bits - now.num_bits
             if not 0 < more <= left or kl >= now.kl:
                 continue
-            gain = round(_STEPS * log2((now.kl - kl) / more))
+            gain = _in_steps((now.kl - kl) / more)
             if most is None or gain > most:
                 found, most = (at, better), gain
     return found
@@ -95,4 +100,8 @@ def _best(measured: Sequence[Measured], chosen: Sequence[Chosen], budget: Budget
 
 def in_steps(kl: float) -> float:
     """The nearest that is compared: 0 stays 0, and less than nothing is torch's rounding."""
-    return exp2(round(_STEPS * log2(kl)) / _STEPS) if kl > 0 else 0.0
+    return exp2(_in_steps(kl) / _STEPS) if kl > 0 else 0.0
+
+
+def _in_steps(x: float) -> float:
+    return x if isinf(x) else round(_STEPS * log2(x))

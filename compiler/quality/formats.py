@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import isinf
 from typing import Any
 
 from llmc.compiler.quality.budget import Budget
@@ -61,17 +62,21 @@ def measure_units(
     calibration: Calibration,
     progress: Callable[[int, int], None],
 ) -> list[Measured]:
-    """The first scheme by rounding each unit alone; of the others KL goes as the square of the error of the weights."""
+    """The first scheme by rounding each unit alone; of the others KL goes as the square of the error of the weights,
+    where that is known."""
     found = []
     known = [unit for unit in units if calibration.holds(unit)]
     for done, unit in enumerate(known, 1):
         base, *finer = schemes
         kl = calibration.kl(unit, base.weight)
-        error = calibration.squared_error(unit, base.weight)
         by_scheme = {base: in_steps(kl)}
-        for scheme in finer:
-            ratio = calibration.squared_error(unit, scheme.weight) / error if error else 0.0
-            by_scheme[scheme] = in_steps(kl * ratio)
+        if isinf(kl):  # a weight beyond what scales hold
+            by_scheme |= {scheme: in_steps(calibration.kl(unit, scheme.weight)) for scheme in finer}
+        else:
+            error = calibration.squared_error(unit, base.weight)
+            for scheme in finer:
+                ratio = calibration.squared_error(unit, scheme.weight) / error if error else 0.0
+                by_scheme[scheme] = in_steps(kl * ratio)
         found.append(Measured(unit, by_scheme))
         progress(done, len(known))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf, isfinite
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from llmc.compiler.quality.resume import Resumable
 from llmc.compiler.quality.units import Part, Tensors, Unit
+from llmc.compiler.verify.errors import VerificationError
 from llmc.ir.arrays import round_to
 from llmc.ir.formats import Numbers
 from llmc.ir.quantise import quantise
@@ -29,13 +31,16 @@ class Calibration:
     def __init__(
         self, module: nn.Module, sequences: Sequence[Sequence[int]], names: Mapping[Tensors, str] | None = None
     ) -> None:
-        """`names`: of parameters, by the checkpoint's tensors that they are made of; where they are its own, none."""
+        """`names`: of parameters, by the checkpoint's tensors that they are made of; where they are its own, none.
+        Raises VerificationError where the module's answers are no numbers."""
         self._module = module
         self._ids = torch.tensor([list(ids) for ids in sequences])
         own: dict[Tensors, str] = {(name,): name for name, _ in module.named_parameters()}
         self._names = own if names is None else names
         self._resumable = Resumable(module, self._forward)
         self._answers = torch.log_softmax(self._resumable.answer, -1)
+        if not self._answers.isfinite().all():
+            raise VerificationError("logits over the calibration text are infinite or NaN")
 
     @property
     def num_tokens(self) -> int:
@@ -66,7 +71,7 @@ class Calibration:
         return [weight for weight in found if weight is not None]
 
     def kl(self, unit: Unit, numbers: Numbers) -> float:
-        """In nats, the mean over all positions."""
+        """In nats, the mean over all positions; infinite where the answers are no numbers."""
         with self._rounded(unit, numbers):
             logits = self._resumable.run(self._names[unit.parts[0].tensors], self._forward)
         total = 0.0
@@ -74,7 +79,7 @@ class Calibration:
             right = self._answers[start : start + _POSITIONS].double()
             wrong = torch.log_softmax(logits[start : start + _POSITIONS].double(), -1)
             total += float((right.exp() * (right - wrong)).sum())
-        return total / len(logits)
+        return total / len(logits) if isfinite(total) else inf
 
     def squared_error(self, unit: Unit, numbers: Numbers) -> float:
         """||W' - W||^2 of the unit's weights."""

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
+from llmc.compiler.verify.errors import VerificationError
+
 PIECE_TOKENS = 128  # of a sequence
 
 
@@ -33,8 +35,11 @@ def _read(name: str) -> str:
 def spread(ids: Sequence[int], prefix: Sequence[int], tokens: int, longest: int) -> list[list[int]]:
     """Sequences of PIECE_TOKENS tokens (of `longest`, if that is less) with `tokens` tokens together, each `prefix`
     (the BOS of models that want one) and then a run of `ids`; the runs lie evenly spread over them, so that a few
-    hundred tokens see every kind of text. As many as there are where more are asked for."""
+    hundred tokens see every kind of text. As many as there are where more are asked for. Raises VerificationError where
+    no token would follow another."""
     size = min(PIECE_TOKENS, longest) - len(prefix)
+    if size < 1 or size + len(prefix) < 2:
+        raise VerificationError(f"no text fits into sequences of {longest} tokens")
     count = max(1, min(tokens // (size + len(prefix)), len(ids) // size))
     stride = len(ids) // count
     return [[*prefix, *ids[i * stride : i * stride + size]] for i in range(count)]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llmc.compiler.verify.errors import VerificationError
-from llmc.ir.formats import Scheme
+from llmc.ir.formats import KV_NAMES, Scheme
 from llmc.ir.types import DType
 
 
@@ -23,9 +23,9 @@ class Closeness:
     mean_kl: float
 
 
-# Both grow with the rounding step of a linear's weights, KL with its square: 2^-24, 2^-11, 2^-8, 2^-7, 2^-4, 2^-3 of
-# the largest in a group. How far from these bounds a model is, the table shows: 2^-4 and 2^-12 for SmolLM2-135M in
-# bf16, 2^-1 and 2^-6 in int8.
+# Both grow with the rounding step of a linear's weights, or of keys and values, KL with its square: 2^-24, 2^-11,
+# 2^-8, 2^-7, 2^-4, 2^-3 of the largest in a group. How far from these bounds a model is, the table shows: 2^-4 and
+# 2^-12 for SmolLM2-135M in bf16, 2^-1 and 2^-6 in int8.
 BOUNDS = {
     DType.F32: Closeness(2.0**-10, 2.0**-20),
     DType.F16: Closeness(2.0**-4, 2.0**-11),
@@ -83,16 +83,19 @@ class Verdict:
         return asdict(self)
 
 
-def too_far(verdict: Verdict, schemes: Collection[Scheme]) -> str | None:
-    """Why the logits are not those of the model in linears of these formats, or None."""
-    bounds = [BOUNDS.get(scheme.weight.element, _FOUR_BITS) for scheme in schemes]
+def too_far(verdict: Verdict, schemes: Collection[Scheme], kept: Collection[DType]) -> str | None:
+    """Why the logits are not those of the model in linears of these formats, with keys and values kept in these, or
+    None."""
+    rounded = [*(scheme.weight.element for scheme in schemes), *kept]
+    bounds = [BOUNDS.get(element, _FOUR_BITS) for element in rounded]
     error, kl = max(b.relative_error for b in bounds), max(b.mean_kl for b in bounds)
     for name, found, most in (
         ("relative logit error", verdict.relative_error, error),
         ("mean KL", verdict.mean_kl, kl),
     ):
         if not found <= most:  # NaN is not close
-            return f"{name} is {found:.1e}, expected at most {most:.1e} of {', '.join(map(str, schemes))}"
+            formats = ", ".join([*map(str, schemes), *(f"keys and values in {KV_NAMES[dtype]}" for dtype in kept)])
+            return f"{name} is {found:.1e}, expected at most {most:.1e} of {formats}"
     return None
 
 
@@ -145,13 +148,19 @@ def _positions(ids: list[int], ours: Logits, theirs: Logits) -> Positions:
         a, b = ours[at].astype(np.float64), theirs[at].astype(np.float64)
         log_a, log_b = _log_softmax(a), _log_softmax(b)
         top = np.partition(b, -2, axis=1)[:, -2:]
-        table["error"][at] = np.linalg.norm(a - b, axis=1) / np.linalg.norm(b, axis=1)
+        table["error"][at] = _relative(np.linalg.norm(a - b, axis=1), np.linalg.norm(b, axis=1))
         table["kl"][at] = (np.exp(log_b) * (log_b - log_a)).sum(1)
         table["same"][at] = a.argmax(1) == b.argmax(1)
         table["gap"][at] = top[:, 1] - top[:, 0]
         table["ours"][at] = np.take_along_axis(log_a, following[at, None], 1)[:, 0]
         table["theirs"][at] = np.take_along_axis(log_b, following[at, None], 1)[:, 0]
     return table
+
+
+def _relative(error: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """No error of nothing is none; any is infinite."""
+    of_nothing = np.where(error == 0, 0.0, np.inf)
+    return np.divide(error, whole, out=of_nothing, where=whole != 0)
 
 
 def _text_result(table: Positions) -> TextResult:

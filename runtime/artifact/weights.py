@@ -1,5 +1,6 @@
 """weights.safetensors, mapped: the kernels read packed tensors where they lie in the page cache."""
 
+import contextlib
 import mmap
 import os
 from dataclasses import dataclass, field
@@ -71,8 +72,10 @@ class Weights:
             raise FileMismatch(f"{self.path}: tensors end at byte {end} of the data, which has {self.data_bytes}")
 
     def close(self) -> None:
+        """What still has a view, as the frames of an exception under way may, keeps the pages until it goes."""
         self.view.release()
-        self.mapping.close()
+        with contextlib.suppress(BufferError):
+            self.mapping.close()
 
 
 def _spans(path: Path, header: bytes) -> dict[str, tuple[int, int]]:

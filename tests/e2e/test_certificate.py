@@ -29,6 +29,7 @@ from llmc.compiler.verify.certificate import (
     write_certificate,
 )
 from llmc.compiler.verify.corpus import PIECE_TOKENS, calibration, held_out, spread
+from llmc.compiler.verify.errors import VerificationError
 from llmc.compiler.verify.reference import reference_model, source_model
 from llmc.ir.formats import Scheme
 from llmc.ir.ops.constant import WeightExpr
@@ -225,4 +226,8 @@ def test_the_texts_are_two_and_are_cut_evenly() -> None:
     pieces = spread(range(1000, 2000), [1], 512, 4096)
     assert [len(piece) for piece in pieces] == [PIECE_TOKENS] * 4
     assert [piece[:2] for piece in pieces] == [[1, 1000], [1, 1250], [1, 1500], [1, 1750]]
+    for prefix, longest in (([], 1), ([1], 1)):
+        with pytest.raises(VerificationError, match="no text fits into sequences of 1 tokens"):
+            spread(range(1000), prefix, 512, longest)
+    assert spread(range(9), [1], 4, 2) == [[1, 0], [1, 4]] and len(spread(range(9), [], 512, 2)) == 4
     assert len(spread(range(1000), [], 10**6, 4096)) == 7 and [len(p) for p in spread(range(10), [], 512, 8)] == [8]

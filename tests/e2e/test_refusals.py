@@ -170,6 +170,11 @@ LATER: list[tuple[list[str], tuple[str, ...]]] = [
     (["--max-seq-len", "129"], ("129", "128")),
     (["--passes", "lower-linears{layout=rows}"], ("not in panels, which CPU kernels read",)),
     (["--target", "h100", "--passes", "lower-linears{layout=panels}"], ("not in rows, which CUDA kernels read",)),
+    (["--at", "*.qkv_proj=int8"], ("*.qkv_proj=int8: no linear has such a name", "self_attn.q_proj")),
+    (
+        ["--passes", 'choose-formats{others=[At{module="head", scheme=int8}]}'],
+        ("head=int8: no linear has such a name", "lm_head"),
+    ),
     (["--passes", "sample-rows{num_valid_tokens=999999}"], ("num_valid_tokens is 999999, expected 1..",)),
 ]
 

@@ -18,6 +18,7 @@ from llmc.compiler.verify.source_text import source_text
 from llmc.compiler.verify.text_path import TextPath, compare_text
 from llmc.compiler.verify.texts import texts
 from llmc.ir.formats import Scheme
+from llmc.ir.types import DType
 from llmc.runtime import Engine
 from llmc.runtime.artifact.artifact import read_manifest
 from tests.e2e.commands import Commands
@@ -146,11 +147,16 @@ def test_how_far_logits_may_be_is_the_formats_matter() -> None:
 
     steps = {Scheme.F32: 2.0**-24, Scheme.F16: 2.0**-11, Scheme.BF16: 2.0**-8, Scheme.INT8: 2.0**-7}
     for scheme, step in steps.items():
-        assert too_far(verdict(step), [scheme]) is None
-        assert "expected at most" in str(too_far(verdict(1.5), [scheme]))
+        assert too_far(verdict(step), [scheme], []) is None
+        assert "expected at most" in str(too_far(verdict(1.5), [scheme], []))
     assert told == [4] * 8
-    assert too_far(replace(verdict(0), mean_kl=float("nan")), [Scheme.BF16]) is not None
-    assert too_far(verdict(0.5), [Scheme.F32]) and not too_far(verdict(0.5), [Scheme.F32, Scheme.INT4])
+    assert too_far(replace(verdict(0), mean_kl=float("nan")), [Scheme.BF16], []) is not None
+    assert not too_far(verdict(0.5), [Scheme.F32, Scheme.INT4], [DType.F32])
+    assert "expected at most 9.8e-04 of f32, keys and values in f32" in str(
+        too_far(verdict(0.5), [Scheme.F32], [DType.F32])
+    )
+    for kept, step in ((DType.BF16, 2.0**-8), (DType.I8, 2.0**-7), (DType.F8_E4M3, 2.0**-4)):
+        assert too_far(verdict(step), [Scheme.F32], [kept]) is None
 
 
 def test_figures_of_logits_that_are_known() -> None:
@@ -164,6 +170,9 @@ def test_figures_of_logits_that_are_known() -> None:
     assert verdict.reference_perplexity == pytest.approx(2)
     assert verdict.perplexity == pytest.approx((0.75 * 0.25 * 0.5 * 0.5) ** -0.25)
     assert compare([[1]], lambda ids: even[:1], lambda ids: even[:1]).perplexity is None
+    nothing = np.zeros_like(even)  # of a model whose head is all zero
+    assert compare([[0, 1, 1]], lambda ids: nothing, lambda ids: nothing).relative_error == 0
+    assert compare([[0, 1, 1]], lambda ids: odd, lambda ids: nothing).relative_error == np.inf
 
 
 def test_a_build_says_what_the_models_files_disagree_about(damaged: Path, llmc: Commands, tmp_path: Path) -> None:

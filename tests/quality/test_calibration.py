@@ -18,10 +18,12 @@ from llmc.compiler.capture.capture import capture
 from llmc.compiler.progress import Progress
 from llmc.compiler.quality.budget import Budget
 from llmc.compiler.quality.calibrated import Calibrating
+from llmc.compiler.quality.formats import measure_units
 from llmc.compiler.quality.sensitivity import Calibration
 from llmc.compiler.quality.units import Part, Unit, units_of
 from llmc.compiler.sources.resolve import open_source
 from llmc.compiler.verify.certificate import read_certificate
+from llmc.compiler.verify.errors import VerificationError
 from llmc.ir.formats import Scheme, WeightLayout
 from llmc.ir.ops.kernel import PackedLinear
 from llmc.ir.ops.reduce import Linear
@@ -72,6 +74,21 @@ def test_units_and_what_rounding_them_costs(family: str, transposed: bool, engin
         assert calibration.kl(unit, NUMBERS) == pytest.approx(by_hand(model, names, by_columns), rel=1e-3)
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not calibration.holds(Unit((Part("model.nowhere", ("nowhere",), (8, 8)),)))
+
+
+def test_what_rounding_to_no_numbers_costs() -> None:
+    """More than anything, where a scale of 16 bits is too small; in float32 it is none."""
+    model = eager_model(config_of("llama"))
+    down = model.get_parameter("model.layers.1.mlp.down_proj.weight")
+    with torch.no_grad():
+        down[3, 5] = 1e6
+    unit = Unit((Part("down", ("model.layers.1.mlp.down_proj.weight",), (64, 96)),))
+    (found,) = measure_units([unit], [Scheme.INT4, Scheme.INT8], Calibration(model, SEQUENCES), lambda *_: None)
+    assert found.kl[Scheme.INT4] == float("inf") and found.kl[Scheme.INT8] < float("inf")
+    with torch.no_grad():
+        down[3, 5] = float("nan")
+    with pytest.raises(VerificationError, match="over the calibration text are infinite or NaN"):
+        Calibration(model, SEQUENCES)
 
 
 def test_layers_before_the_change_are_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,16 @@ def test_what_no_choice_keeps_to() -> None:
         choose(measured(0.1), INT4, Budget(kl=1e-9))
 
 
+def test_what_is_no_number_in_a_format_has_another() -> None:
+    """Of weights beyond what a scale of 16 bits holds, whatever else would gain."""
+    huge, usual = measured(float("inf"), 0.4)
+    huge = replace(huge, kl={INT4: in_steps(float("inf")), INT8: in_steps(0.1), BF16: 0.0})
+    for budget in (Budget(bits=6.4), Budget(kl=0.6)):
+        assert schemes(choose([usual, huge], INT4, budget)) == ["int4g64", "int8"]
+    with pytest.raises(OverBudget, match=r"bits=5: layer\.0 in int4g64 has values beyond its scales"):
+        choose([usual, huge], INT4, Budget(bits=5))
+
+
 def test_the_last_digits_decide_nothing() -> None:
     assert in_steps(0.0123) == in_steps(0.0123 * (1 + 1e-6)) and in_steps(-1e-12) == in_steps(0.0) == 0.0
     assert abs(in_steps(0.0123) / 0.0123 - 1) < 0.05

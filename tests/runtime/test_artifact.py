@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llmc.runtime import Engine
@@ -54,6 +55,15 @@ def test_a_sound_engine_opens_wherever_it_lies(make_engine: MakeEngine, tmp_path
     artifact.close()
     artifact.close()
     moved.chmod(0o755)
+
+
+def test_weights_are_closed_whoever_looks_at_them(make_engine: MakeEngine) -> None:
+    """As the frames of an exception do that ends the engine: it is that one which is told."""
+    artifact = open_artifact(make_engine())
+    seen = np.frombuffer(artifact.weights.view, np.uint8)
+    kept = seen.copy()
+    artifact.close()
+    assert np.array_equal(seen, kept)
 
 
 def test_every_flipped_bit_is_found(make_engine: MakeEngine) -> None:

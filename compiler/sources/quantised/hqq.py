@@ -108,7 +108,12 @@ class _Matrix:
     def _groups(self, size: int, reshaped: tuple[int, int]) -> int:
         """How many groups `size` numbers have. SourceError where W_q is not of this shape."""
         expected = (-(-reshaped[0] * self.bits // 8), reshaped[1])
-        if size % self.group or prod(reshaped) != prod(self.shape) or self.packed.shape != expected:
+        if size % self.group:
+            raise SourceError(
+                f"{self.packed.origin}: tensor {self.packed.name} has groups of {self.group} over the ends of rows of "
+                f"{size}, which is not supported"
+            )
+        if prod(reshaped) != prod(self.shape) or self.packed.shape != expected:
             raise SourceError(
                 f"{self.packed.origin}: tensor {self.packed.name} has shape {list(self.packed.shape)}, expected "
                 f"{list(expected)} of a weight {list(self.shape)} in {self.bits} bits and groups of {self.group}"

@@ -140,6 +140,12 @@ DAMAGE: list[tuple[Key, str, Callable[[torch.Tensor], torch.Tensor | None], str]
     (("HQQ", "4 bits"), "nbits", lambda t: t - 1, f"{Q}.W_q has 3 bits, not supported"),
     (("HQQ", "4 bits"), "quant_zero", lambda t: t + 1, f"{Q}.quant_zero is set"),
     (("HQQ", "8 bits"), "W_q", lambda t: t[:-1].clone(), f"tensor {Q}.W_q has shape [255, 64], expected [256, 64]"),
+    (
+        ("HQQ", "8 bits"),
+        "group_size",
+        lambda t: t - 16,
+        f"tensor {Q}.W_q has groups of 48 over the ends of rows of 128",
+    ),
 ]
 
 
